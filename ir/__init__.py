@@ -189,6 +189,8 @@ from .kernel import (
     ProxyFence,
     Share,
     SharedBuffer,
+    TurnPass,
+    TurnWait,
     Wait,
     bulk_fetches,
     has_synchronisation,

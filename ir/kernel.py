@@ -124,6 +124,22 @@ class ProductWait:
 
 
 @frozen(cache_hash=True)
+class TurnWait:
+    """Wait for a warpgroup's turn to issue products."""
+
+
+@frozen(cache_hash=True)
+class TurnPass:
+    """Give the turn to the next warpgroup in a circle, by the warpgroups from `first` to `last`.
+
+    The tensor cores then serve one warpgroup after the other, and each computes values meanwhile.
+    """
+
+    first: int
+    last: int
+
+
+@frozen(cache_hash=True)
 class LaneExchange:
     """Transposition of results among the four lanes of a row.
 
@@ -203,6 +219,8 @@ Item: TypeAlias = Union[
     ProductFence,
     ProductCommit,
     ProductWait,
+    TurnWait,
+    TurnPass,
     LaneExchange,
     MbarrierInit,
     BulkFetch,

@@ -30,6 +30,8 @@ from ...ir import (
     RegisterWrite,
     SharedBuffer,
     SharedMatrix,
+    TurnPass,
+    TurnWait,
     Var,
     Wait,
     WarpgroupMma,
@@ -255,7 +257,7 @@ def _item(item: Item, names: KernelNames, out: Writer) -> None:
             _pin_registers(name, names, out)
     elif isinstance(item, LaneExchange):
         _print_exchange(item, names, out)
-    elif isinstance(item, (MbarrierInit, BulkFetch, MbarrierWait, MbarrierArrive)):
+    elif isinstance(item, (MbarrierInit, BulkFetch, MbarrierWait, MbarrierArrive, TurnWait, TurnPass)):
         print_bulk(item, names, out)
     elif text := names.dialect.fences.get(type(item).__name__):
         if isinstance(item, ProductFence) and names.dialect.pin:  # nor a write after the fence

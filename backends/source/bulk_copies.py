@@ -1,4 +1,4 @@
-"""Printer of bulk copies and their mbarriers.
+"""Printer of bulk copies, their mbarriers, and turns of warpgroups.
 
 In CUDA C++ one thread issues them. In OpenCL C all threads of a block copy the box, with zeros outside the tensor.
 """
@@ -13,6 +13,7 @@ from attrs import evolve
 from ...ir import (
     FUNCTIONS,
     LANES,
+    WARPGROUP,
     BulkCopy,
     BulkFetch,
     Guard,
@@ -22,6 +23,8 @@ from ...ir import (
     MbarrierInit,
     MbarrierWait,
     TensorMap,
+    TurnPass,
+    TurnWait,
     Var,
     as_index,
     bulk_fetches,
@@ -30,8 +33,10 @@ from .dialect import MBARRIER_FENCE, REGISTER_LIMIT
 from .index_ctext import guard_text, index_text
 from .scope import KernelNames, Writer
 
-#: Items with mbarriers.
-MbarrierItem: TypeAlias = MbarrierInit | BulkFetch | MbarrierWait | MbarrierArrive
+#: Items with mbarriers, and turns of warpgroups.
+MbarrierItem: TypeAlias = MbarrierInit | BulkFetch | MbarrierWait | MbarrierArrive | TurnWait | TurnPass
+#: Named barrier of two warpgroups: one waits there, the one before it arrives. Barrier 0 is that of all threads.
+_TURN = 'asm volatile("bar.{way} %0, {threads};" :: "r"(1 + {group}) : "memory");'
 #: Unsigned type of an element's bytes in OpenCL C, which copies them as they are.
 _BITS = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
 
@@ -97,6 +102,19 @@ def _print_wait(item: MbarrierWait, names: KernelNames, out: Writer) -> None:
     out.line(f"cuts_mbarrier_wait({_mbarrier(item.barriers, item.slot, names)}, {parity});")
 
 
+def _print_turn_wait(item: TurnWait, names: KernelNames, out: Writer) -> None:
+    width = WARPGROUP * LANES
+    out.line(_TURN.format(way="sync", threads=2 * width, group=f"tid / {width}"))
+
+
+def _print_turn_pass(item: TurnPass, names: KernelNames, out: Writer) -> None:
+    width = WARPGROUP * LANES
+    groups = names.kernel.threads // width
+    limits = [f"tid >= {item.first * width}"] * (item.first > 0) + [f"tid < {item.last * width}"] * (item.last < groups)
+    condition = f"if ({' && '.join(limits)}) " if limits else ""
+    out.line(condition + _TURN.format(way="arrive", threads=2 * width, group=f"(tid / {width} + 1) % {groups}"))
+
+
 def _emulate_fetch(item: BulkFetch, names: KernelNames, out: Writer) -> None:
     maps = {m.name: m for m in names.kernel.maps}
     with out.block(f"if ({guard_text(item.when, names.pointers)})" if item.when else ""):
@@ -130,7 +148,7 @@ def _emulate_wait(item: MbarrierWait, names: KernelNames, out: Writer) -> None:
         out.line(names.dialect.barrier)
 
 
-def _print_nothing(item: MbarrierInit | MbarrierArrive, names: KernelNames, out: Writer) -> None:
+def _print_nothing(item: MbarrierInit | MbarrierArrive | TurnWait | TurnPass, names: KernelNames, out: Writer) -> None:
     """Print nothing: threads meet at barriers."""
 
 
@@ -139,10 +157,14 @@ _CUDA_PRINTERS: Mapping[type, Callable[[Any, KernelNames, Writer], None]] = {
     BulkFetch: _print_fetch,
     MbarrierWait: _print_wait,
     MbarrierArrive: _print_arrival,
+    TurnWait: _print_turn_wait,
+    TurnPass: _print_turn_pass,
 }
 _OPENCL_PRINTERS: Mapping[type, Callable[[Any, KernelNames, Writer], None]] = {
     MbarrierInit: _print_nothing,
     BulkFetch: _emulate_fetch,
     MbarrierWait: _emulate_wait,
     MbarrierArrive: _print_nothing,
+    TurnWait: _print_nothing,
+    TurnPass: _print_nothing,
 }

@@ -65,6 +65,8 @@ from ..kernel import (
     ProxyFence,
     Share,
     SharedBuffer,
+    TurnPass,
+    TurnWait,
     Wait,
 )
 from ..machine import TensorMap
@@ -172,6 +174,8 @@ FORMS: dict[type, Form] = {
     ProductFence: Form("fence_products{? of (<names>)?}"),
     ProductCommit: Form("commit_products"),
     ProductWait: Form("wait_products <pending>{? of (<names>)?}{? after (<before>)?}"),
+    TurnWait: Form("wait_turn"),
+    TurnPass: Form("pass_turn from <first> to <last>"),
     LaneExchange: Form("exchange_lanes of <name> along <dim>"),
     Producer: Form("producer" + _options(Producer), ("*body",)),
     MbarrierInit: Form("init_mbarriers <barriers> for <arrivals>"),

@@ -81,12 +81,15 @@ def chain_waits(features: Features, waves: Count, resident: Count, target: Targe
 def _value_clocks(features: Features, resident: Count, target: Target) -> Count:
     """Return the clocks of a part in which no warpgroup of an SM multiplies, as all compute values.
 
-    Warpgroups begin together and share the tensor cores, so that their values are computed at the same time. Three or
-    more that share two stages wait for the last one of them in each part.
+    Warpgroups begin together and share the tensor cores, so that their values are computed at the same time, unless
+    they take turns (`TileParts.warpgroups`). Three or more that share two stages wait for the last one of them in each
+    part.
     """
     groups = np.maximum(1.0, features.threads / (WARPGROUP * target.warp_size))
-    late = np.greater(groups, 2) & np.less(features.stages, 2)
-    return target.costs.chain_value + np.where(late, target.costs.chain_late * resident * groups, 0.0)
+    few = np.less(features.stages, 2)
+    turns = np.greater(groups, 1) & ~few & np.equal(features.in_step, 0)
+    late = np.where(np.greater(groups, 2) & few, target.costs.chain_late * resident * groups, 0.0)
+    return np.where(turns, 0.0, target.costs.chain_value + late)
 
 
 def _power_sum(times: tuple[Count, ...], power: Count) -> Count:

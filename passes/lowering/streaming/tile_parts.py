@@ -1,7 +1,8 @@
 """The loop over the parts of a chain of two segments.
 
 The products of a part are issued before the sums of the part before have ended. A stage is released, or filled again,
-where the first products of the next part have ended.
+where the first products of the next part have ended. Warpgroups issue the sums of a part and the products of the next
+one in turn, so that the tensor cores serve one while the others compute values.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from attrs import define, evolve
 
 from ....ir import (
     LANES,
+    WARPGROUP,
     Barrier,
     BulkFetch,
     DType,
@@ -31,6 +33,8 @@ from ....ir import (
     ProxyFence,
     RegisterRead,
     SharedBuffer,
+    TurnPass,
+    TurnWait,
     Var,
     Wait,
     as_index,
@@ -44,6 +48,9 @@ from ..substitute_phase import substitute_phase
 from .chain_products import ChainProduct
 from .overlapped_parts import ROWS
 from .tile_numbers import ColumnNumbers
+
+#: Fewest stages with which warpgroups take turns: with fewer, the one whose turn it is waits for copies.
+MIN_TURN_STAGES = 3
 
 
 @define
@@ -75,6 +82,12 @@ class TileParts:
         """Stages of the parts' ring."""
         return self.first.frame.schedule.reductions[0].stages
 
+    @property
+    def warpgroups(self) -> int:
+        """Warpgroups that take turns: all of a block, or none."""
+        found = self.first.layout.schedule.threads // (WARPGROUP * LANES)
+        return found if found > 1 and self.bulk is not None and self.stages >= MIN_TURN_STAGES else 0
+
     def number(self, turn: Index) -> Index:
         """Return the part that a turn computes."""
         return as_index(self.part.extent - 1) - turn if self.backwards else turn
@@ -93,6 +106,8 @@ class TileParts:
         body = self._turn(as_index(turn) if turn.extent > 1 else Index(), ahead)
         loop: list[Item] = [Loop(turn, tuple(body), until, until is not None)] if turn.extent > 1 else body
         names = tuple(s.product.accumulator for s in self.sums)
+        if last := self.warpgroups:
+            loop = [TurnPass(last - 1, last), TurnWait(), *loop, TurnPass(0, last - 1)]
         return [*begin, *loop, ProductWait(0, names)]
 
     def _turn(self, turn: Index, ahead: int) -> list[Item]:
@@ -102,6 +117,8 @@ class TileParts:
         found: list[Item] = [*self._arrival(turn, ahead), ProductFence(tuple(accumulators))]
         for product in self.products:
             found += product.unfinished
+        if self.warpgroups:
+            found.append(TurnPass(0, self.warpgroups))
         done = 0
         for count, phases in self.values:
             if count > done:
@@ -122,7 +139,8 @@ class TileParts:
             pack += [product.load_held_rows(number, [held]) for number in steps]
             names += [product.accumulator, *(name for number in steps for name in product.held_rows(number))]
             issue += [product.step_in_place(number, False) for number in steps]
-        return [*pack, ProductFence(tuple(names)), *issue, ProductCommit()]
+        turn = [TurnWait()] * (self.warpgroups > 0)
+        return [*pack, *turn, ProductFence(tuple(names)), *issue, ProductCommit()]
 
     def _arrival(self, turn: Index, ahead: int) -> list[Item]:
         """Return the wait for the factors of a part."""
