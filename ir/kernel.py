@@ -130,9 +130,10 @@ class TurnWait:
 
 @frozen(cache_hash=True)
 class TurnPass:
-    """Give the turn to the next warpgroup in a circle, by the warpgroups from `first` to `last`.
+    """Give the turn to the next warpgroup in a circle.
 
-    The tensor cores then serve one warpgroup after the other, and each computes values meanwhile.
+    Warpgroups from `first` to `last` do, `last` excluded. Tensor cores then serve one after the other; each computes
+    values meanwhile.
     """
 
     first: int

@@ -48,6 +48,7 @@ from ..kernel import (
 from ..types import DType
 from .dfg import CHECKS as DFG_CHECKS
 from .dfg import registers
+from .turns import check_turns
 
 
 @frozen
@@ -337,6 +338,7 @@ CHECKS: tuple[Check, ...] = (
     check_tensor_maps,
     check_bulk_fetches,
     check_producers,
+    check_turns,
     check_graphs,
 )
 #: Checks of kernels over threads.

@@ -149,7 +149,7 @@ def test_parameters_of_a_launch_are_limited() -> None:
 
 
 def test_shared_launches_keep_few_values_alive() -> None:
-    """Where values do not fit the L2 cache, they take about as many bytes as without shared launches."""
+    """Values beyond the L2 cache take about the bytes of single launches."""
     chains = range(8)
     shapes = {"w": (32, 2048), "v": (2048, 32), **{f"x{n}": (32, 32) for n in chains}}
     nodes = [

@@ -296,6 +296,7 @@ def test_every_check_states_its_invariant_and_is_tried() -> None:
         "check_bulk_fetches",  # by the tests of bulk copies
         "check_producers",
         "check_clusters",  # by the tests of clusters
+        "check_turns",  # by the tests of turns
     }
     for check in (c for checks in every for c in checks):
         assert check.__name__.startswith("check_")
