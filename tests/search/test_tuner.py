@@ -38,7 +38,7 @@ from .fakes import MACHINE, OPENCL, Clock, FakeBench, Inline, by_threads, proble
 from .simulation import FakeClock, session
 
 SHORT_SEARCH = Settings(first=8, most=24, prove=False)
-_PACKAGES = {"ppo": "torch"}
+_PACKAGES = dict.fromkeys(("ppo", "ppo-printed", "ppo-stepwise"), "torch")
 
 
 def strategies() -> Iterator[ParameterSet]:
