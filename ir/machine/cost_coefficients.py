@@ -78,9 +78,9 @@ class CostCoefficients:
 
     Chains in registers: weights `chain_work` of their work and `chain_l2` of L2 traffic, `chain_latency` in which a
     block begins and ends, in latencies of DRAM; clocks in which no block of an SM works in a part (`chain_part`),
-    and those of each warpgroup beyond the first one that waits for the others (`chain_in_step`). In each
-    part, values between products take `chain_value` clocks, and each of three or more warpgroups `chain_late` clocks
-    where there are two stages.
+    and those of each warpgroup beyond the first one that waits for the others (`chain_in_step`). In each part, values
+    between products take `chain_value` clocks, none where warpgroups take turns, and each of three or more warpgroups
+    `chain_late` clocks where there are two stages.
 
     Layouts of products without matrix instructions: a thread multiplies `multiplications` numbers while 16 bytes pass
     through memory. A factor along the reduced axis takes `along_depth` of the product's time, and rows that are added
