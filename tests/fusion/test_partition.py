@@ -427,6 +427,13 @@ def total(parts: Partitioner, groups: Sequence[Group]) -> float:
     return sum(parts.cost(group) for group in groups)
 
 
+def assert_reads_are_made(parts: Partitioner, groups: Sequence[Group] | None) -> None:
+    """Assert that no group reads from memory what its own units compute."""
+    for group in groups or ():
+        made = {t for u in group.units for t in parts.builder.units[u].writes}
+        assert not made & {group.tensors[t] for t in group.form.inputs}, group.units
+
+
 @settings(max_examples=60, deadline=None)
 @given(graphs())
 def test_the_optimal_partition_beats_algorithm_1(made: object) -> None:
@@ -437,10 +444,24 @@ def test_the_optimal_partition_beats_algorithm_1(made: object) -> None:
     assert found is not None
     assert best is not None
     parts.schedule(best)  # asserts that the quotient graph has no cycle
+    assert_reads_are_made(parts, best)
     assert sorted(u for g in best for u in g.units) == sorted(u for g in initial for u in g.units)
     assert total(parts, best) <= total(parts, path) * (1 + 1e-12)
     along_edges = [p for p in found if all(len(g.units) == 1 or g in path for g in p)]
     assert total(parts, best) <= min(total(parts, list(p)) for p in along_edges) * (1 + 1e-12)
+
+
+def test_the_optimal_partition_computes_what_its_groups_read() -> None:
+    """A path leaves the first product and comes back: no group has both ends without the path."""
+    made = graph(
+        {"x": (32, 32), "w": (32, 32)},
+        *(op("a", "matmul", "x", "w"), op("b", "relu", "a"), op("c", "matmul", "b", "w"), op("d", "relu", "c")),
+        *(op("e", "matmul", "d", "w"), op("y", "add", "e", "b")),
+        out="y",
+    )
+    parts = partitioner(made, TARGET)
+    initial = parts.singletons()
+    assert_reads_are_made(parts, optimal_partition(parts, initial, improve(parts, initial)))
 
 
 def test_the_optimal_partition_crosses_a_slower_merge() -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from math import inf, isnan
 
-from .convex_merge import convex_merge_candidates, merge_candidate
+from .convex_merge import convex, convex_merge_candidates, merge_candidate
 from .groups import Group
 from .partitioner import Partitioner
 
@@ -131,6 +131,8 @@ def _growing_groups(partitioner: Partitioner, initial: Sequence[Group], given: I
         beside = {other: after for member in members for other, after in adjacent.get(member, {}).items()}
         for other, after in beside.items():
             if other in members or partitioner.are_fixed(group, other):
+                continue
+            if not convex(partitioner, {*members, other}, owner):  # a later merge would hide what the path computes
                 continue
             merged = builder.fuse(group, other) if after else builder.fuse(other, group)
             if isinstance(merged, Group):
