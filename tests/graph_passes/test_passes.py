@@ -131,6 +131,20 @@ graph "g" {
     assert rewrite(FoldConstants(INSTANCES), before) == after
 
 
+def test_repeated_elements_are_not_stored() -> None:
+    """A reader finds them by its index map; what follows from them is folded where all of it is known."""
+    head = 'graph "g" {\n  input %x: f32[64, 8]\n  const %a: f32[8] = [1, 2, 3, 4, 5, 6, 7, 8]\n'
+    repeated = "  %b: f32[64, 8] = expand(%a) {shape = [64, 8]} @b\n"
+    text = head + repeated + "  %y: f32[64, 8] = mul(%x, %b) @y\n  output %y\n}\n"
+    before = rewrite(FoldConstants(INSTANCES, min_repeated=512), text)
+    assert "expand" not in before
+    kept = rewrite(FoldConstants(INSTANCES, min_repeated=511), text)
+    assert "expand" in kept
+    assert rewrite(FoldConstants(INSTANCES, min_repeated=511), kept) == kept
+    known = head + repeated + "  %c: f32[64, 8] = sqrt(%b) @c\n  %y: f32[64, 8] = mul(%x, %c) @y\n  output %y\n}\n"
+    assert "expand" not in rewrite(FoldConstants(INSTANCES, min_repeated=511), known)
+
+
 def test_folding_is_limited_in_size() -> None:
     text = 'graph "g" {\n  input %x: f32[64]\n  const %a: f32[] = [1.0]\n  %b: f32[64] = expand(%a) {shape = [64]} @b\n'
     text += "  %y: f32[64] = mul(%x, %b) @y\n  output %y\n}\n"

@@ -5,7 +5,8 @@
     %y: f32[2] = add(%x, %b)
 
 Nodes whose results would be large, or which take many steps, are left to the kernels; so are nodes that define an
-output of the graph, and those that widen packed constants (`passes.packing`).
+output of the graph, those that widen packed constants (`passes.packing`), and those that only repeat elements for a
+reader that stays: it finds them by its index map.
 """
 
 from __future__ import annotations
@@ -26,26 +27,40 @@ from ..rewrite import prune
 
 @frozen
 class FoldConstants:
-    """Evaluate constant nodes up to `max_elements` results and `max_steps` steps."""
+    """Evaluate constant nodes up to `max_elements` results and `max_steps` steps.
+
+    Repeated elements are stored up to `min_repeated` of them.
+    """
 
     name: ClassVar[str] = "fold-constants"
     instances: Instances
     max_elements: int = 1 << 24
     max_steps: int = 1 << 28
+    min_repeated: int = 1 << 14
 
     def run(self, graph: Graph) -> Graph:
         """Return the graph with constant nodes as constants."""
         known = PackedConstants(dict(graph.constants), graph.types)
-        nodes = []
+        stays = []
         for node in graph.nodes:
             folded = self._fold(node, graph, known)
-            if folded is None:
+            stays.append(folded is None)
+            known.constants.update(folded or {})
+        wanted, nodes = set[str](), []
+        for node, left in reversed([*zip(graph.nodes, stays, strict=True)]):
+            if left or (not wanted.isdisjoint(node.outputs) and self._repeats(node, graph)):
                 nodes.append(node)
-            else:
-                known.constants.update(folded)
+                wanted.update(node.operands)
         if len(nodes) == len(graph.nodes):
             return graph
-        return prune(evolve(graph, nodes=tuple(nodes), constants=known.constants))
+        made = {value for node in nodes for value in node.outputs}
+        constants = {name: array for name, array in known.constants.items() if name not in made}
+        return prune(evolve(graph, nodes=tuple(reversed(nodes)), constants=constants))
+
+    def _repeats(self, node: Node, graph: Graph) -> bool:
+        """Return whether a node only repeats elements of its operands, into a result of some size."""
+        after, before = (sum(graph.types[v].size for v in values) for values in (node.outputs, node.operands))
+        return after > max(before, self.min_repeated) and _only_moves(self.instances.of_node(node, graph).program)
 
     def _fold(self, node: Node, graph: Graph, known: PackedConstants) -> dict[str, Array] | None:
         """Return the values of a node's outputs, or None where it stays."""
