@@ -274,7 +274,6 @@ from .segment import (
     Output,
     Reduction,
     Segment,
-    factors,
     has_dependent_sizes,
     is_contraction,
     is_exchange,
@@ -308,9 +307,11 @@ from .verify import (
     violations,
 )
 from .walk import (
+    block_scales,
     distinct,
     expr_indirects,
     expr_variables,
+    factors,
     indices,
     loaded_values,
     map_indices,

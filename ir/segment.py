@@ -17,7 +17,7 @@ from attrs import field, frozen
 from .affine import Guard, Index, Var, as_index, indirects, variables
 from .expr import Call, Cast, Expr, Read
 from .types import TensorType
-from .walk import expr_indirects, expr_variables, reads
+from .walk import block_scales, expr_indirects, expr_variables, factors, reads
 
 #: Elements of a row that a scan combines: (whether the later ones, whether without the element itself).
 SCAN_MODES = {"upto": (False, False), "before": (False, True), "from": (True, False), "behind": (True, True)}
@@ -138,28 +138,22 @@ class FusedGroup:
         return any(output.into for segment in self.segments for output in segment.outputs)
 
 
-def factors(expr: Expr) -> tuple[Expr, ...]:
-    """Return the factors of a product, itself where it is none."""
-    if isinstance(expr, Call) and expr.fn == "mul":
-        return factors(expr.args[0]) + factors(expr.args[1])
-    return (expr,)
-
-
-def stored_factor(factor: Expr) -> Expr:
+def stored_factor(factor: Expr, math: str = "") -> Expr:
     """Return a factor as it is stored, without a widening conversion.
 
-    Conversions to four bytes or more are removed from reads.
+    Conversions to four bytes or more are removed from reads. A `math` mode multiplies numbers of f32: its factors are
+    converted before.
     """
-    return (
-        factor.arg if isinstance(factor, Cast) and factor.dtype.size >= 4 and isinstance(factor.arg, Read) else factor
-    )
+    widened = isinstance(factor, Cast) and factor.dtype.size >= 4 and isinstance(factor.arg, Read)
+    return factor.arg if isinstance(factor, Cast) and widened and not math else factor
 
 
 def operands(reduction: Reduction, own: Iterable[str] = ()) -> tuple[Expr, ...]:
     """Return the stageable parts of a reduction's body, in order, once each.
 
     For a sum of products these are the factors that vary with an axis, whole expressions included (a factor such as
-    `relu(x * a + b)` is staged as its value, a converted one as its unconverted value); for any other body the reads.
+    `relu(x * a + b)` is staged as its value, a converted one as its unconverted value), but for scales of blocks; for
+    any other body the reads.
     `own` names values of earlier reductions, which live in registers.
     """
     return _operands(reduction, frozenset(own))
@@ -167,7 +161,10 @@ def operands(reduction: Reduction, own: Iterable[str] = ()) -> tuple[Expr, ...]:
 
 @lru_cache(maxsize=1 << 14)
 def _operands(reduction: Reduction, held: frozenset[str]) -> tuple[Expr, ...]:
-    parts = tuple(map(stored_factor, factors(reduction.body))) if reduction.combine == "sum" else (reduction.body,)
+    scales, _ = block_scales(reduction.body, reduction.reduce)
+    every = [part for part in factors(reduction.body) if part not in scales]
+    stored = tuple(stored_factor(part, reduction.math) for part in every)
+    parts = stored if reduction.combine == "sum" else (reduction.body,)
     if len(parts) == 1:
         parts = reads(reduction.body)
     found = []

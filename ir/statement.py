@@ -26,10 +26,9 @@ from attrs import evolve, field, frozen
 from .affine import Guard, Index, Var, as_index, indirects, rename_index, substitute, variables
 from .expr import Call, Const, Expr, Read
 from .functions import COMBINERS, ONE_ARRIVAL
-from .segment import factors
 from .source import Span
 from .types import TensorType
-from .walk import reads, rename_expr, substitute_expr, tensors_read
+from .walk import factors, reads, rename_expr, substitute_expr, tensors_read
 
 #: The largest `int`.
 _LARGEST_INDEX = (1 << 31) - 1

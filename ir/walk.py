@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from math import gcd
 from operator import is_
 
 from attrs import frozen
@@ -24,10 +25,14 @@ from .affine import (
     live_guards,
     map_guards,
     rename_index,
+    steps_of,
     substitute,
     variables,
 )
 from .expr import Call, Const, Expr, Read
+
+#: Fewest terms of a sum that share a scale: those of the shallowest K block.
+MIN_SCALED_TERMS = 32
 
 # ---- contents of an expression
 
@@ -112,6 +117,36 @@ def indices(expr: Expr) -> Iterator[Index]:
 def expr_variables(expr: Expr) -> frozenset[Var]:
     """Return every index variable that occurs in the expression."""
     return frozenset().union(*map(variables, indices(expr)))
+
+
+def factors(expr: Expr) -> tuple[Expr, ...]:
+    """Return the factors of a product, itself where it is none."""
+    if isinstance(expr, Call) and expr.fn == "mul":
+        return factors(expr.args[0]) + factors(expr.args[1])
+    return (expr,)
+
+
+@lru_cache(maxsize=1 << 14)
+def block_scales(term: Expr, reduced: tuple[Var, ...]) -> tuple[tuple[Expr, ...], int]:
+    """Return the factors of a sum's terms that keep their value over blocks of these, and the extent of a block.
+
+    They scale the partial sum of a block, of products of the other two factors. A block has all terms of the last axis,
+    or some in its order, and a power of two from `MIN_SCALED_TERMS` on. Without such factors the extent is 0.
+    """
+    parts = factors(term)
+    if len(parts) < 3 or not reduced:
+        return (), 0
+    *outer, last = reduced
+    moved = [any(v in outer for v in expr_variables(part)) for part in parts]
+    steps = [
+        gcd(*(steps_of(index, last) for index in indices(part))) or last.extent * m
+        for part, m in zip(parts, moved, strict=True)
+    ]
+    found = tuple(part for part, step in zip(parts, steps, strict=True) if step != 1)
+    common = gcd(*(step for step in steps if step != 1))
+    block = common & -common
+    scaled = block >= MIN_SCALED_TERMS and steps.count(1) == 2 == len(parts) - len(found)
+    return (found, block) if scaled else ((), 0)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -40,5 +40,5 @@ from .index import (
 from .invert import Inverse, invert
 from .ranges import confine, is_injective, proven, ranges
 from .solve import is_bijection, solve
-from .traversal import indirects, map_primaries, primaries, rename_index, substitute, variables
+from .traversal import indirects, map_primaries, primaries, rename_index, steps_of, substitute, variables
 from .values import Values, evaluate, index_value

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from math import gcd
 
-from .index import Index, IndexLike, Indirect, Primary, Var, as_index
+from .index import FloorDiv, Index, IndexLike, Indirect, Primary, Var, as_index
 
 
 def primaries(index: Index) -> Iterator[Primary]:
@@ -26,6 +27,20 @@ def variables(index: Index) -> frozenset[Var]:
         for part in primary.parts:
             found |= variables(part)
     return frozenset(found)
+
+
+def steps_of(index: Index, axis: Var) -> int:
+    """Return the extent of the aligned blocks of an axis over which an index keeps its value.
+
+    It is 0 where the index does not vary with the axis, and 1 where it may vary from element to element.
+    """
+    found = 0
+    for primary, _ in index.terms:
+        if isinstance(primary, FloorDiv) and primary.num == as_index(axis):
+            found = gcd(found, primary.den)
+        elif primary == axis or any(axis in variables(part) for part in primary.parts):
+            return 1
+    return found
 
 
 @lru_cache(maxsize=1 << 17)

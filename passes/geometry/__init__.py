@@ -31,6 +31,7 @@ from .matrix_instructions import (
     least_chunk,
     mma_faults,
     mma_operands,
+    promotion_depth,
     reads_shared_matrices,
     runs,
     widest_swizzle,

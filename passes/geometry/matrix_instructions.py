@@ -20,8 +20,10 @@ from ...ir import (
     ReductionSchedule,
     TileDim,
     Var,
+    block_scales,
     expr_variables,
     factors,
+    promotion_interval,
     stored_factor,
 )
 from .footprint import Count
@@ -34,9 +36,10 @@ def mma_operands(reduction: Reduction, rows: Sequence[Var], columns: Sequence[Va
     """Return the factors A and B of a sum of products.
 
     A varies along the rows and not along the columns, B along the columns and not along the rows; None where there are
-    no two such factors.
+    no two such factors. Scales of blocks of terms (`block_scales`) are none of them.
     """
-    parts = tuple(map(stored_factor, factors(reduction.body)))
+    scales, _ = block_scales(reduction.body, reduction.reduce)
+    parts = tuple(stored_factor(part, reduction.math) for part in factors(reduction.body) if part not in scales)
     if reduction.combine != "sum" or len(parts) != 2:
         return None
     for a, b in (parts, parts[::-1]):
@@ -44,6 +47,16 @@ def mma_operands(reduction: Reduction, rows: Sequence[Var], columns: Sequence[Va
         if of_a.intersection(rows) and of_b.intersection(columns):
             return None if of_a.intersection(columns) or of_b.intersection(rows) else (a, b)
     return None
+
+
+def promotion_depth(reduction: Reduction, instruction: str) -> int:
+    """Return the most elements of k whose sum is promoted at once.
+
+    It is a block of terms of one scale, or what the math mode or the instruction requires; 0 where sums never are.
+    """
+    _, block = block_scales(reduction.body, reduction.reduce)
+    every = promotion_interval(reduction.math, instruction)
+    return min(every, block) if every and block else every or block
 
 
 def lanes_along(rows: int, columns: int, dim: int) -> int:

@@ -24,7 +24,6 @@ from ...ir import (
     is_affine,
     loaded_values,
     operands,
-    promotion_interval,
     reads,
 )
 from ..geometry import (
@@ -36,6 +35,7 @@ from ..geometry import (
     least,
     main_read,
     product,
+    promotion_depth,
     reads_shared_matrices,
 )
 from .memory_access import copied_width, copy_cost, held_deep, register_staging_vector, running_axis, steps_evenly
@@ -196,7 +196,7 @@ def _atom_registers(
     fragments of a warp's step: one of each part, and those that are loaded ahead, besides the sources of several parts.
     """
     work = mma_work(segment, geometry)
-    promoted = product(geometry.thread) * bool(promotion_interval(segment.reductions[0].math, work.mma.name))
+    promoted = product(geometry.thread) * bool(promotion_depth(segment.reductions[0], work.mma.name))
     held = product(geometry.thread) * 1.0 + promoted
     sets = work.parts + np.where(geometry.loop.prefetch, 1.0 if work.parts == 1 else 2.0, 0.0)
     fragments = sum((side.atoms * side.fragment.registers * 1.0 for side in work.sides), 0.0) * sets

@@ -25,9 +25,9 @@ from ...ir import (
     SegmentSchedule,
     Target,
     TileDim,
+    block_scales,
     is_exchange,
     operands,
-    promotion_interval,
 )
 from ..geometry import (
     cached_reads,
@@ -37,6 +37,7 @@ from ..geometry import (
     is_scatter_only,
     mma_faults,
     mma_operands,
+    promotion_depth,
     reads_shared_matrices,
     shared_matrix_faults,
 )
@@ -179,10 +180,12 @@ def _check_mma_reduction(
         yield f"{loop.mma}: reduction {reduction.name} is no sum of products of its rows and columns"
     elif reads_shared_matrices(loop.mma):
         yield from shared_matrix_faults(reduction, loop, schedule.dims, [reduction.name], chained)
-    every = promotion_interval(reduction.math, loop.mma)
+    every, (_, block) = promotion_depth(reduction, loop.mma), block_scales(reduction.body, reduction.reduce)
     if every and any(d.block_k > every * schedule.reduction_threads for d in loop.dims):
         mode = f"math mode {reduction.math}: " if reduction.math else ""
         yield f"{loop.mma}: {mode}partial sums are promoted after at most {every} elements"
+    elif block and any(block % d.block_k for d in loop.dims):
+        yield f"{loop.mma}: a K block is no part of a block of {block} terms of one scale"
 
 
 def check_bulk_copies(case: Scheduled) -> Iterator[str]:

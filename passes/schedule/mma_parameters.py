@@ -9,7 +9,6 @@ from ...ir import (
     ACCUMULATOR_THREADS,
     ACCUMULATOR_VECTOR,
     HALF_BYTES,
-    MATH_MODES,
     MMA_INSTRUCTIONS,
     PERSISTENT,
     WARPGROUP,
@@ -18,6 +17,7 @@ from ...ir import (
     Segment,
     Target,
     Var,
+    block_scales,
     variables,
 )
 from ..geometry import (
@@ -30,6 +30,7 @@ from ..geometry import (
     mma_operands,
     next_power,
     powers,
+    promotion_depth,
     row_vector,
 )
 from .staging_parameters import MMA_STAGES, cache_parameter
@@ -78,11 +79,11 @@ def mma_parameters(
                 if w * n * size <= limit and n % interleaved_instructions(vector, run) == 0
             ),
         )
-    extent, most = prod(a.extent for a in structure.loops[0]), 64
-    if reduction.math and MATH_MODES[reduction.math].every:
-        most = MATH_MODES[reduction.math].every
+    extent, most = prod(a.extent for a in structure.loops[0]), min(64, promotion_depth(reduction, atom.name) or 64)
     yield ScheduleParameter.of(f"{prefix}c0", [c for c in powers(atom.k, most) if c <= max(next_power(extent), atom.k)])
-    yield ScheduleParameter.of(f"{prefix}reduction_threads", _depth_warps(structure, extent, atom.k, target, coarse))
+    _, scaled = block_scales(reduction.body, reduction.reduce)  # terms of one scale are not divided among warps
+    depth_warps = (1,) if scaled else _depth_warps(structure, extent, atom.k, target, coarse)
+    yield ScheduleParameter.of(f"{prefix}reduction_threads", depth_warps)
     # A product of few rows waits for copies: 36 K blocks of a warp took 170 ns each with three of them in flight.
     stages = (1, 3) if coarse or not target.async_copy else MMA_STAGES
     rings = tuple((s, ahead) for ahead in (0, 1) for s in stages if s > ahead)
@@ -91,14 +92,15 @@ def mma_parameters(
     yield ScheduleParameter.of(f"{prefix}order", (2,) if coarse or not target.banked else (0, 1, 2))
 
 
-def block_depth(structure: SegmentTemplate) -> int:
+def block_depth(structure: SegmentTemplate, reduction: Reduction) -> int:
     """Return the depth of a K block of products in place.
 
-    It is a whole line of shared memory, or all of a shallow one.
+    It is a whole line of shared memory, or all of a shallow one, or the terms of one scale.
     """
     atom = MMA_INSTRUCTIONS[structure.mma]
     depth = max(next_power(prod(a.extent for a in structure.loops[0])), atom.k)
-    return min(K_BLOCK_BYTES // atom.held.size, depth)
+    _, scaled = block_scales(reduction.body, reduction.reduce)
+    return min(K_BLOCK_BYTES // atom.held.size, depth, scaled or depth)
 
 
 def warpgroup_parameters(
@@ -139,9 +141,9 @@ def warpgroup_parameters(
                 for v in [v for v in vectors if n // lanes % v == 0][-1 if coarse else 0 :]
             )
         yield ScheduleParameter((f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"), tuple(values))
-    yield ScheduleParameter.of(f"{prefix}c0", (block_depth(structure),))
+    yield ScheduleParameter.of(f"{prefix}c0", (block_depth(structure, reduction),))
     yield ScheduleParameter.of(f"{prefix}reduction_threads", (1,))
-    trips = -(-prod(a.extent for a in structure.loops[0]) // block_depth(structure))
+    trips = -(-prod(a.extent for a in structure.loops[0]) // block_depth(structure, reduction))
     stages = [s for s in MMA_STAGES if s >= min(MIN_PRODUCT_STAGES, trips) and (s <= trips or s < 2 * trips - 2)]
     rings = tuple((s, 0) for s in stages[: 2 if coarse else None])
     yield ScheduleParameter((f"{prefix}stages", f"{prefix}prefetch"), rings)

@@ -25,6 +25,7 @@ from ...ir import (
     Segment,
     Target,
     Var,
+    block_scales,
     dtype_of,
     factors,
     linearise,
@@ -99,7 +100,7 @@ def _structures(
         if reads_shared_matrices(name) and not _suits_warpgroup(group, segment, found):
             continue
         in_place = reads_shared_matrices(name)
-        yield evolve(found, bulk=in_place and suits_bulk_copies(group, segment, found, block_depth(found)))
+        yield evolve(found, bulk=in_place and suits_bulk_copies(group, segment, found, block_depth(found, reduction)))
 
 
 def _worthwhile(reduction: Reduction, group: FusedGroup, target: Target) -> Iterator[str]:
@@ -175,7 +176,8 @@ def multiplies(atom: MmaInstruction, reduction: Reduction, group: FusedGroup) ->
     """
     if group.tensors[reduction.name].dtype is not atom.accumulator:
         return False
-    parts = factors(reduction.body)
+    scales, _ = block_scales(reduction.body, reduction.reduce)
+    parts = tuple(part for part in factors(reduction.body) if part not in scales)
     # Bytes are stored narrow and converted where they are used; a float with a conversion is meant to be wide.
     stored = tuple(map(stored_factor, parts)) if atom.held.size == 1 else parts
     held = {dtype_of(part, group.tensors) for part in stored}

@@ -34,6 +34,7 @@ from ..geometry import (
     ceil_div,
     is_register_chain,
     next_power,
+    promotion_depth,
     register_chain,
     runs,
 )
@@ -60,7 +61,8 @@ def chain_templates(group: FusedGroup, target: Target) -> Iterator[tuple[Segment
     for name, _ in target.atoms if chain is not None else ():
         atom = MMA_INSTRUCTIONS[name]
         products = [group.segments[n].reductions[0] for n in (0, 2)]
-        if chain is not None and _chains(atom) and all(multiplies(atom, r, group) and not r.math for r in products):
+        plain = not any(r.math or promotion_depth(r, name) for r in products)
+        if chain is not None and plain and _chains(atom) and all(multiplies(atom, r, group) for r in products):
             # A warpgroup reads its first rows in shared memory, and takes those of the last product from registers.
             staged = (True,) if atom.reads_shared else (False, True)
             yield from (_templates(group, chain, name, both) for both in staged)

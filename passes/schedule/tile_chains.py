@@ -33,6 +33,7 @@ from ..geometry import (
     is_register_chain,
     mma_operands,
     next_power,
+    promotion_depth,
     runs,
     tile_chain,
 )
@@ -56,7 +57,11 @@ def tile_chain_templates(group: FusedGroup, target: Target) -> Iterator[tuple[Se
     reductions = [r for s in group.segments for r in s.reductions]
     for name, _ in target.atoms:
         atom = MMA_INSTRUCTIONS[name]
-        able = atom.reads_shared and atom.held.size == HALF_BYTES and not any(r.math for r in reductions)
+        able = (
+            atom.reads_shared
+            and atom.held.size == HALF_BYTES
+            and not any(r.math or promotion_depth(r, name) for r in reductions)
+        )
         if able and all(multiplies(atom, r, group) for r in reductions):
             yield _templates(group, chain, name)
 

@@ -163,6 +163,20 @@ def product_of_two(kinds: tuple[DType, DType], shape: tuple[int, int, int, int])
 
 
 @needs_opencl
+@pytest.mark.parametrize("mode", ["tf32", "fp32x3"])
+@pytest.mark.parametrize("kind", [DType.F16, DType.BF16, DType.F8E5M2])
+def test_converted_factors_are_multiplied_in_a_math_mode_opencl(mode: str, kind: DType) -> None:
+    group = product(DType.F32, mode, (1, 70, 52, 132), (False, True))
+    (segment,), (reduction,) = group.segments, group.segments[0].reductions
+    a, c = operands(reduction)
+    body = call("mul", Cast(DType.F32, a), c)
+    types = {**group.tensors, "a": evolve(group.tensors["a"], dtype=kind)}
+    made = evolve(group, segments=(evolve(segment, reductions=(evolve(reduction, body=body),)),), tensors=types)
+    check(_device("opencl"), GPU, made, choose(made, GPU)[0].schedule)
+    check(_device("opencl"), GPU, made, point(group, (True, True), chunk=32))
+
+
+@needs_opencl
 @pytest.mark.parametrize("kinds", [(DType.F8E4M3, DType.F8E5M2), (DType.F8E5M2, DType.F8E4M3)])
 def test_warpgroups_multiply_two_types_opencl(kinds: tuple[DType, DType]) -> None:
     group = product_of_two(kinds, (1, 70, 64, 160))

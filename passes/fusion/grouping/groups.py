@@ -20,6 +20,7 @@ from ....ir import (
     Reduction,
     Segment,
     Storage,
+    block_scales,
     dtype_of,
     factors,
     is_contraction,
@@ -29,6 +30,7 @@ from ....ir import (
     rename_in_text,
     rename_index,
     share,
+    stored_factor,
 )
 from ..views import Views
 
@@ -222,5 +224,9 @@ def with_math(form: FusedGroup, math: str) -> FusedGroup:
 
 def _in_math(reduction: Reduction, segment: Segment, form: FusedGroup, math: str) -> Reduction:
     multiplies = is_contraction(reduction, [r.name for r in segment.reductions])
-    single = all(dtype_of(part, form.tensors) is DType.F32 for part in factors(reduction.body))
-    return evolve(reduction, math=math) if multiplies and single else reduction
+    scales, _ = block_scales(reduction.body, reduction.reduce)
+    parts = [part for part in factors(reduction.body) if part not in scales]
+    single = all(dtype_of(part, form.tensors) is DType.F32 for part in parts)
+    # A math mode would round no number of one byte, which has instructions of its own.
+    narrow = all(dtype_of(stored_factor(part), form.tensors).size == 1 for part in parts)
+    return evolve(reduction, math=math) if multiplies and single and not narrow else reduction

@@ -87,7 +87,7 @@ def _vanishes(
         return False
     return all(
         bool(axes & expr_variables(p)) and (var in covered[p] if p in covered else _reads_zeros(state, p, axes))
-        for p in map(stored_factor, factors(reduction.body))
+        for p in (stored_factor(part, reduction.math) for part in factors(reduction.body))
     )
 
 

@@ -96,7 +96,7 @@ def _zero_ends(reduction: Reduction, block_k: int) -> Iterator[Index]:
     if reduction.combine != "sum" or len(axes) != 1:
         return
     (axis,) = axes
-    common = set.intersection(*({*_nonzero(stored_factor(part))} for part in factors(reduction.body)))
+    common = set.intersection(*({*_nonzero(stored_factor(part, reduction.math))} for part in factors(reduction.body)))
     for guard in sorted(common, key=lambda guard: guard.text):
         rest = guard.index - axis
         if indirects(rest) and axis not in variables(rest) and guard.index.coefficient(axis) == 1:

@@ -33,11 +33,19 @@ from ....ir import (
     Value,
     Var,
     as_index,
+    block_scales,
     call,
-    promotion_interval,
     substitute_node,
 )
-from ...geometry import FRAGMENT_SETS, ROW_LANES, ROW_VECTOR, matrix_tile, mma_operands, reads_shared_matrices
+from ...geometry import (
+    FRAGMENT_SETS,
+    ROW_LANES,
+    ROW_VECTOR,
+    matrix_tile,
+    mma_operands,
+    promotion_depth,
+    reads_shared_matrices,
+)
 from ..index_values import Context, value_of
 from ..layout import AxisBinding, MmaLoop, held_register, held_rows_loop, mma_loop, products
 from ..segment_state import SegmentState
@@ -50,7 +58,8 @@ class Multiplication:
 
     `depth` is the block's own variable of the reduced dim, `block_k` numbers the K blocks, `a` and `b` are the factors
     over the block's variables, as registers hold them; `pairs` are the operands of products in place, whose rows
-    registers hold where they are `held`, and whose second matrices lie `turned` in shared memory.
+    registers hold where they are `held`, and whose second matrices lie `turned` in shared memory. The sums of a K block
+    are multiplied by `scales`.
     """
 
     state: SegmentState
@@ -64,6 +73,7 @@ class Multiplication:
     pairs: tuple[tuple[Value, Value], ...] = ()
     held: bool = False
     turned: bool = False
+    scales: tuple[Value, ...] = ()
 
     @property
     def steps(self) -> int:
@@ -81,9 +91,9 @@ class Multiplication:
     def accumulator(self) -> str:
         """Name of the accumulator registers.
 
-        They hold the warp's sums or, where the math mode promotes partial sums, those of one K block.
+        They hold the warp's sums or, where partial sums are promoted, those of one K block.
         """
-        promoted = promotion_interval(self.reduction.math, self.schedule.mma)
+        promoted = promotion_depth(self.reduction, self.schedule.mma)
         return f"{self.reduction.name}.part" if promoted else self.sums
 
     @property
@@ -281,7 +291,10 @@ class Multiplication:
         if self.accumulator == self.sums:
             return []
         dtype = self._dtype
-        return [Accumulate(self.sums, self.at, "sum", RegisterRead(self.accumulator, self.at, dtype), (), dtype)]
+        value: Value = RegisterRead(self.accumulator, self.at, dtype)
+        for scale in self.scales:
+            value = Op("mul", (value, scale), dtype)
+        return [Accumulate(self.sums, self.at, "sum", value, (), dtype)]
 
     @property
     def _dtype(self) -> DType:
@@ -318,12 +331,15 @@ def multiplication(
     if parts is None or frame.warp is None or frame.when:
         raise PassError(f"reduction {reduction.name}: no two factors of a sum are what atom {schedule.mma} multiplies")
     context = state.context(binding, staged)
+    found, _ = block_scales(reduction.body, reduction.reduce)
+    scales = tuple(substitute_node(value_of(part, context), {depth: Index()}, {}) for part in found)
     if reads_shared_matrices(schedule.mma):
         own = [r.name for r in frame.segment.reductions]
         tiles = (matrix_tile(reduction, schedule, dims, choice, own) for choice in schedule.staging)
         holds = parts[0] in state.held or any(tile is not None and tile.held for tile in tiles)
         pairs = _pairs_in_place(reduction, schedule, parts, context, holds)
-        return Multiplication(state, reduction, schedule, depth, block_k, *pairs[0], prefix, pairs, holds)
+        made = Multiplication(state, reduction, schedule, depth, block_k, *pairs[0], prefix, pairs, holds)
+        return evolve(made, scales=scales)
     a, b = (_present(value_of(part, context), part, depth, binding, covered) for part in parts)
     held = MMA_INSTRUCTIONS[schedule.mma].held
     a, b = (v if v.dtype is held else Convert(v, held) for v in (a, b))
@@ -331,7 +347,7 @@ def multiplication(
     if mode is not None and len(mode.parts) == 1:
         # Registers keep the only part of a number; of several parts they would keep more than the number itself takes.
         a, b = (Op(mode.parts[0], (v,), DType.F32) for v in (a, b))
-    return Multiplication(state, reduction, schedule, depth, block_k, a, b, prefix)
+    return Multiplication(state, reduction, schedule, depth, block_k, a, b, prefix, scales=scales)
 
 
 def _pairs_in_place(

@@ -34,9 +34,8 @@ from ....ir import (
     clamp,
     dtype_of,
     operands,
-    promotion_interval,
 )
-from ...geometry import MIN_COPY_BYTES, matrix_tile, reads_shared_matrices
+from ...geometry import MIN_COPY_BYTES, matrix_tile, promotion_depth, reads_shared_matrices
 from ..fetch import fetch_phase
 from ..layout import AxisBinding, Tile, stage
 from ..segment_state import SegmentState
@@ -153,7 +152,7 @@ class SharedPipeline:
         stages, mma = self.schedule.stages, self.schedule.mma
         if not reads_shared_matrices(mma):
             return stages - 1
-        unfinished = not promotion_interval(self.state.frame.segment.reductions[0].math, mma)
+        unfinished = not promotion_depth(self.state.frame.segment.reductions[0], mma)
         return stages - 1 - unfinished if self.step.extent > stages else self.step.extent
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ....ir import ACCUMULATOR_VECTOR, LANES, MATH_MODES, Expr, Segment, dtype_of, promotion_interval
+from ....ir import ACCUMULATOR_VECTOR, LANES, MATH_MODES, Expr, Segment, dtype_of
 from ...geometry import (
     ROW_LANES,
     Count,
@@ -17,6 +17,7 @@ from ...geometry import (
     main_read,
     may_split_k,
     product,
+    promotion_depth,
     reads_shared_matrices,
     staged_tiles,
     streamed_segment,
@@ -144,7 +145,7 @@ def _add_warpgroup_products(
     totals.add("chain", work.steps * trips * totals.target.bounds.mma_chain)
     read = (columns if rows_held else atom.m + columns) * atom.k * atom.held.size / totals.target.shared_bandwidth
     totals.add("wavefronts", instructions * read)
-    if promotion_interval(reduction.math, atom.name):
+    if promotion_depth(reduction, atom.name):
         promoted = 1.0 * product(geometry.thread) * trips * geometry.threads
         totals.add("issue", promoted)
         totals.add("promoted", promoted)

@@ -1,0 +1,104 @@
+"""Products whose factors have a scale for each block of terms: partial sums of K blocks are scaled and added up."""
+
+from __future__ import annotations
+
+import pytest
+from attrs import evolve
+from cuts.backends.devices import find_target
+from cuts.ir import FusedGroup, Read, TensorType, Var, as_index, block_scales, call, operands
+from cuts.ir.expr import Cast
+from cuts.ir.types import DType
+from cuts.passes.geometry import promotion_depth
+from cuts.passes.schedule import check_schedule, choose
+from cuts.passes.schedule.space import make_space
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ..needs import needs_cuda, needs_opencl
+from .cases import legal_point
+from .test_matrix_instructions import GPU, _device, check, product
+from .test_warpgroup_products import point, product_of_type
+
+#: Terms of a scale of the rows; that of a column is for twice as many rows of B.
+BLOCK = 64
+
+
+def scaled(group: FusedGroup, block: int = BLOCK) -> FusedGroup:
+    """Return a product whose terms have scales for blocks of A's columns, and for blocks of B's rows and columns."""
+    (segment,), (total,) = group.segments, group.segments[0].reductions
+    (b, m, n), (k,) = segment.axes, total.reduce
+    rows = Read("p", (as_index(b), as_index(m), k // block))
+    columns = Read("q", (as_index(b), k // (2 * block), n // 16))
+    narrow = group.tensors["a"].dtype.size == 1
+    stored = [Cast(DType.F32, part) if narrow else part for part in operands(total)]
+    body = call("mul", call("mul", call("mul", *stored), rows), columns)
+    steps = -(-k.extent // block), -(-k.extent // (2 * block))
+    scales = {"p": (b.extent, m.extent, steps[0]), "q": (b.extent, steps[1], -(-n.extent // 16))}
+    types = {name: TensorType(DType.F32, shape) for name, shape in scales.items()}
+    changed = evolve(segment, reductions=(evolve(total, body=body),))
+    return evolve(group, segments=(changed,), tensors=group.tensors | types, inputs=(*group.inputs, "p", "q"))
+
+
+@needs_opencl
+@pytest.mark.parametrize("name", ["f8e4m3", "f8e5m2", "tf32", "fp32x3"])
+@pytest.mark.parametrize("shape", [(1, 70, 52, 128), (2, 64, 96, 320)])
+def test_warpgroups_scale_the_sums_of_blocks_opencl(name: str, shape: tuple[int, int, int, int]) -> None:
+    group = scaled(product_of_type(name, shape, (True, True)))
+    swizzles, chunk = ((128, 128), 32) if group.tensors["a"].dtype is DType.F32 else ((64, 64), 64)
+    check(_device("opencl"), GPU, group, point(group, (True, True), swizzles, vector=8, chunk=chunk))
+
+
+@needs_opencl
+@settings(max_examples=6, deadline=None)
+@given(st.sampled_from((DType.F16, DType.BF16)), st.integers(0, 1 << 20))
+def test_points_with_block_scales_compute_the_reference_opencl(kind: DType, seed: int) -> None:
+    group = scaled(product(kind, "", (1, 80, 72, 192), (False, True)))
+    space = make_space(group, GPU)
+    templates = [s for s in space.templates if s.segments[0].mma]
+    assert templates
+    schedule = legal_point(space, templates[seed % len(templates)], seed)
+    if schedule is not None:
+        check(_device("opencl"), GPU, group, schedule)
+
+
+@needs_opencl
+@pytest.mark.parametrize("name", ["f8e4m3", "fp32x3"])
+@pytest.mark.parametrize("block", [32, 64, 96])
+def test_chosen_points_keep_to_blocks_opencl(name: str, block: int) -> None:
+    group = scaled(product_of_type(name, (2, 72, 96, 320), (True, True)), block)
+    check(_device("opencl"), GPU, group, choose(group, GPU)[0].schedule)
+
+
+@needs_cuda
+@pytest.mark.parametrize("name", ["f8e4m3", "f8e5m2", "tf32", "fp32x3"])
+def test_warpgroups_scale_the_sums_of_blocks_cuda(name: str) -> None:
+    group = scaled(product_of_type(name, (2, 200, 288, 640), (True, True)))
+    target = find_target("cuda:sm_90")
+    check(_device("cuda"), target, group, choose(group, target)[0].schedule)
+
+
+def test_a_k_block_lies_in_a_block_of_one_scale() -> None:
+    group = scaled(product_of_type("f8e4m3", (1, 128, 64, 256), (True, True)))
+    assert promotion_depth(group.segments[0].reductions[0], "m64n8k32_f8e4m3") == BLOCK
+    right, deep = (point(group, (True, True), (n, n), vector=8, chunk=n) for n in (64, 128))
+    assert check_schedule(group, right, GPU) == []
+    assert any("partial sums" in fault for fault in check_schedule(group, deep, GPU))
+
+
+def test_large_products_with_block_scales_use_matrix_instructions() -> None:
+    group = scaled(product_of_type("f8e4m3", (1, 4096, 4096, 4096), (True, True)), 128)
+    loop = choose(group, GPU)[0].schedule.segments[0].reductions[0]
+    assert loop.mma == "m64n8k32_f8e4m3"
+    assert loop.tma
+
+
+def test_scales_keep_their_value_over_blocks() -> None:
+    k, o, m = Var("k", 256), Var("o", 4), Var("m", 8)
+    a, b = Read("a", (as_index(m), as_index(k))), Read("b", (as_index(k),))
+    divided, outer = Read("s", (k // 64,)), Read("s", (as_index(o),))
+    moving = Read("s", (as_index(k) % 64,))
+    product_of = lambda scale: call("mul", call("mul", a, b), scale)  # noqa: E731
+    assert block_scales(product_of(divided), (k,)) == ((divided,), 64)
+    assert block_scales(product_of(outer), (o, k)) == ((outer,), 256)
+    assert block_scales(product_of(moving), (k,)) == ((), 0)
+    assert block_scales(call("mul", a, divided), (k,)) == ((), 0)
