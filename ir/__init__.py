@@ -16,6 +16,7 @@ from .affine import (
     Var,
     as_index,
     clamp,
+    coarsen,
     confine,
     congruence,
     delinearise,

@@ -14,6 +14,7 @@ from .guard import (
     Guard,
     MoveGuards,
     MoveIndex,
+    coarsen,
     congruence,
     live_guards,
     map_guards,

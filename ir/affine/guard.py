@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeAlias
 
 from attrs import frozen
 
 from .index import Index, IndexLike, Mod, Var
-from .traversal import indirects, substitute
+from .traversal import indirects, substitute, variables
 
 MoveIndex: TypeAlias = Callable[[Index], Index]
 MoveGuards: TypeAlias = Callable[[tuple["Guard", ...]], tuple["Guard", ...]]
@@ -59,6 +59,24 @@ def order_lookups_last(guards: Iterable[Guard]) -> tuple[Guard, ...]:
 def map_guards(guards: tuple[Guard, ...], move: MoveIndex) -> tuple[Guard, ...]:
     """Replace the indices of guards."""
     return tuple(Guard(move(g.index), g.low, g.high) for g in guards)
+
+
+def coarsen(guard: Guard, kept: Collection[Var]) -> Guard:
+    """Return an equal guard without terms that decide nothing, unless they have variables that are `kept`.
+
+    Of neighbours that begin at a multiple of their number, all or none lie before another multiple: `8 * t + v < 64` is
+    `8 * t < 64`.
+    """
+    for unit in sorted({abs(factor) for _, factor in guard.index.terms} - {1}):
+        large = Index()
+        for primary, factor in guard.index.terms:
+            large = large if factor % unit else large + primary.with_parts(primary.parts) * factor
+        rest = guard.index - large
+        first, last = rest.bounds()
+        aligned = not guard.low % unit and not guard.high % unit
+        if aligned and first >= 0 and last < unit and not variables(rest).intersection(kept):
+            return Guard(large, guard.low, guard.high)
+    return guard
 
 
 def live_guards(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:

@@ -34,8 +34,10 @@ from ...ir import (
     Store,
     Value,
     Var,
+    coarsen,
     substitute,
     substitute_guards,
+    variables,
     with_indices,
     with_operands,
 )
@@ -173,7 +175,10 @@ class _Walk:
 
     def _rebuild(self, node: Value) -> Value:
         if isinstance(node, Load):
-            return evolve(node, address=substitute(node.address, self.values), guards=self.guards(node.guards))
+            address = substitute(node.address, self.values)
+            moved = variables(address)  # neighbours that load one element share its guards
+            guards = dict.fromkeys(coarsen(guard, moved) for guard in self.guards(node.guards))
+            return evolve(node, address=address, guards=tuple(guards))
         if isinstance(node, RegisterRead):
             return evolve(node, at=self.register_indices(node.at))
         over = with_operands(node, self.value)

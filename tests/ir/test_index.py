@@ -9,11 +9,13 @@ import pytest
 from cuts.ir.affine import (
     Clamp,
     FloorDiv,
+    Guard,
     Index,
     Mod,
     Var,
     as_index,
     clamp,
+    coarsen,
     delinearise,
     evaluate,
     floordiv,
@@ -22,6 +24,7 @@ from cuts.ir.affine import (
     substitute,
     variables,
 )
+from cuts.ir.affine.traversal import steps_of
 from cuts.ir.types import row_major
 from hypothesis import given
 from hypothesis import strategies as st
@@ -180,3 +183,30 @@ def test_reshapes_are_exact_point_by_point(shape: tuple[int, ...], order: list[i
 )
 def test_what_must_simplify_does(found: Index, expected: Index) -> None:
     assert found == expected
+
+
+@given(affine, st.sampled_from((2, 4, 8)), st.integers(-4, 4), st.integers(-4, 4), st.sets(st.sampled_from(VARIABLES)))
+def test_coarse_guards_hold_at_the_same_points(index: Index, unit: int, low: int, high: int, kept: set[Var]) -> None:
+    guard = Guard(index * unit + Var("v", unit), unit * low, unit * high)
+    found = coarsen(guard, kept)
+    for point in assignments(guard.index):
+        holds = [g.low <= evaluate(g.index, point) < g.high for g in (guard, found)]
+        assert holds[0] == holds[1]
+    assert variables(guard.index) & kept <= variables(found.index)
+
+
+def test_neighbours_before_a_multiple_share_a_guard() -> None:
+    t, v = Var("t", 16), Var("v", 8)
+    guard = Guard(as_index(t) * 8 + v, 0, 64)
+    assert coarsen(guard, ()) == Guard(as_index(t) * 8, 0, 64)
+    assert coarsen(guard, (v,)) == guard
+    assert coarsen(Guard(as_index(t) * 8 + v, 0, 63), ()) == Guard(as_index(t) * 8 + v, 0, 63)
+
+
+@given(indices)
+def test_steps_are_blocks_of_one_value(index: Index) -> None:
+    for axis in variables(index):
+        step = steps_of(index, axis)
+        for point in assignments(index):
+            first = point[axis] // step * step if step else 0
+            assert step == 1 or evaluate(index, point) == evaluate(index, {**point, axis: first})
