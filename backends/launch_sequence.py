@@ -80,7 +80,7 @@ class LaunchSequence(ABC):
         """
 
     @abstractmethod
-    def launch_individually(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
+    def launch_captured(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
         """Launch everything on a stream that a caller records, and store nothing.
 
         Raises `BackendError` where a part of it cannot be recorded.

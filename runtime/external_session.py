@@ -66,7 +66,7 @@ class ExternalSession:
         No other launch uses the scratch block in `fixed`.
         """
         with self._lock, self._range:
-            self._sequence.launch_individually(fixed, moving, stream)
+            self._sequence.launch_captured(fixed, moving, stream)
 
     def _constant_address(self, share: Share, images: ConstantImages, buffer: str) -> int:
         """Return the address of a constant, uploaded where no other session has it on the device."""

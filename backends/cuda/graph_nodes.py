@@ -1,7 +1,6 @@
 """Nodes of a GPU's launch sequence: kernels, copies and library routines.
 
-Each is added to a graph once, updated in the instantiated graph where a block moved, or launched individually on a
-stream.
+Each is added to a graph, updated in the instantiated graph where a block moved, or launched individually on a stream.
 """
 
 from __future__ import annotations
@@ -44,7 +43,6 @@ class KernelNode:
         self.maps = [argument.map for argument in kernel.arguments]
         self.parameters = parameters_of(kernel)
         self.shape = (function, *kernel.grid, *kernel.block, kernel.dynamic_shared)
-        self.handle: Any = None
         self.driver = driver
         self.params = self._params()
 
@@ -61,19 +59,18 @@ class KernelNode:
             address = addresses[place.block] + place.offset
             self.parameters.set(number, parameter(self.maps[number], address, self.driver.cu))
 
-    def add(self, graph: Any, before: list[Any], addresses: Sequence[int]) -> None:
+    def add(self, graph: Any, before: list[Any], addresses: Sequence[int]) -> Any:
         self.set(addresses)
-        self.handle = self.driver.check(
-            self.driver.cu.cuGraphAddKernelNode(graph, before or None, len(before), self.params)
-        )
+        added = self.driver.check(self.driver.cu.cuGraphAddKernelNode(graph, before or None, len(before), self.params))
         if self.passing is not None:
             argument, nbytes = self.passing
             place = self.places[argument]
-            set_evict_first(self.driver.cu, self.handle, addresses[place.block] + place.offset, nbytes)
+            set_evict_first(self.driver.cu, added, addresses[place.block] + place.offset, nbytes)
+        return added
 
-    def update(self, executable: Any, addresses: Sequence[int]) -> None:
+    def update(self, executable: Any, added: Any, addresses: Sequence[int]) -> None:
         self.set(addresses)
-        self.driver.check(self.driver.cu.cuGraphExecKernelNodeSetParams(executable, self.handle, self.params))
+        self.driver.check(self.driver.cu.cuGraphExecKernelNodeSetParams(executable, added, self.params))
 
     def launch(self, addresses: Sequence[int], stream: int) -> None:
         self.set(addresses)
@@ -87,7 +84,6 @@ class CopyNode:
     def __init__(self, driver: NodeDriver, copied: Copy) -> None:
         self.driver, self.copied = driver, copied
         self.places = (copied.source, copied.destination)
-        self.handle: Any = None
 
     def _params(self, addresses: Sequence[int]) -> Any:
         cu = self.driver.cu
@@ -98,17 +94,15 @@ class CopyNode:
         params.WidthInBytes, params.Height, params.Depth = self.copied.nbytes, 1, 1
         return params
 
-    def add(self, graph: Any, before: list[Any], addresses: Sequence[int]) -> None:
+    def add(self, graph: Any, before: list[Any], addresses: Sequence[int]) -> Any:
         params = self._params(addresses)
-        self.handle = self.driver.check(
+        return self.driver.check(
             self.driver.cu.cuGraphAddMemcpyNode(graph, before or None, len(before), params, self.driver.context)
         )
 
-    def update(self, executable: Any, addresses: Sequence[int]) -> None:
+    def update(self, executable: Any, added: Any, addresses: Sequence[int]) -> None:
         params = self._params(addresses)
-        self.driver.check(
-            self.driver.cu.cuGraphExecMemcpyNodeSetParams(executable, self.handle, params, self.driver.context)
-        )
+        self.driver.check(self.driver.cu.cuGraphExecMemcpyNodeSetParams(executable, added, params, self.driver.context))
 
     def launch(self, addresses: Sequence[int], stream: int) -> None:
         source, destination = (addresses[place.block] + place.offset for place in self.places)
@@ -122,7 +116,6 @@ class RoutineNode:
         self, driver: NodeDriver, routine: Routine, kernel: KernelFunction, places: Sequence[BlockAddress]
     ) -> None:
         self.driver, self.routine, self.kernel, self.places = driver, routine, kernel, tuple(places)
-        self.handle: Any = None
         self.launched: Any = None
 
     def _graph(self, addresses: Sequence[int]) -> Any:
@@ -141,16 +134,17 @@ class RoutineNode:
                 graph = self.driver.check(cu.cuStreamEndCapture(stream))
         return graph
 
-    def add(self, graph: Any, before: list[Any], addresses: Sequence[int]) -> None:
+    def add(self, graph: Any, before: list[Any], addresses: Sequence[int]) -> Any:
         child = self._graph(addresses)
         cu, checked = self.driver.cu, self.driver.check
-        self.handle = checked(cu.cuGraphAddChildGraphNode(graph, before or None, len(before), child))
+        added = checked(cu.cuGraphAddChildGraphNode(graph, before or None, len(before), child))
         checked(cu.cuGraphDestroy(child))  # the node has a copy
+        return added
 
-    def update(self, executable: Any, addresses: Sequence[int]) -> None:
+    def update(self, executable: Any, added: Any, addresses: Sequence[int]) -> None:
         child = self._graph(addresses)
         cu, checked = self.driver.cu, self.driver.check
-        checked(cu.cuGraphExecChildGraphNodeSetParams(executable, self.handle, child))
+        checked(cu.cuGraphExecChildGraphNodeSetParams(executable, added, child))
         checked(cu.cuGraphDestroy(child))
 
     def launch(self, addresses: Sequence[int], stream: int) -> None:

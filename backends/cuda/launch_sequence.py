@@ -21,8 +21,8 @@ from ..library import DIALECT, Routine
 from .calls import DriverCalls, DriverError
 from .compile import compile_kernels
 from .device import CudaDevice
-from .graph_nodes import CopyNode, SequenceNode, make_node
-from .graphs import enable_programmatic_launch
+from .graph_nodes import CopyNode, RoutineNode, SequenceNode, make_node
+from .graphs import enable_programmatic_launch, extend_capture
 
 _DEFAULT_SHARED = 48 * 1024  # of a block, without an attribute of the kernel
 #: Limit of recorded launches: a recording holds some hundred bytes for each of them, in the driver's memory.
@@ -168,10 +168,11 @@ class CudaLaunchSequence(LaunchSequence):
             empty = 0 in kernel.grid
             self._launched.append(None if empty else make_node(chains, code, kernel, places, call.evict_first))
         self._nodes: list[SequenceNode] = [*self._before, *(n for n in self._launched if n is not None), *self._after]
-        self._touching: dict[int, list[SequenceNode]] = defaultdict(list)
-        for node in self._nodes:
+        self._touching: dict[int, list[int]] = defaultdict(list)
+        for number, node in enumerate(self._nodes):
             for block in {place.block for place in node.places}:
-                self._touching[block].append(node)
+                self._touching[block].append(number)
+        self._added: list[Any] = []
         self._executable: Any = None
         self._last: tuple[int, Any] | None = None
 
@@ -193,38 +194,54 @@ class CudaLaunchSequence(LaunchSequence):
         finally:
             cu.cuCtxPopCurrent()
 
-    def launch_individually(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
-        """Launch node by node, so that a stream can record each."""
-        addresses = (*fixed, *moving)
-        self.chains.in_context(lambda: [node.launch(addresses, stream) for node in self._nodes])
+    def launch_captured(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
+        """Add the nodes with their edges to the graph of a stream."""
+        self.chains.in_context(lambda: self._extend_capture((*fixed, *moving), stream))
+
+    def _extend_capture(self, addresses: Sequence[int], stream: int) -> None:
+        def add(graph: Any, before: list[Any]) -> list[Any]:
+            return self._add(graph, before, addresses)[1]
+
+        routines = any(isinstance(node, RoutineNode) for node in self._nodes)
+        if routines or not extend_capture(add, stream, self.chains.cu, self.chains.check):
+            for node in self._nodes:
+                node.launch(addresses, stream)
 
     def _record(self, fixed: Sequence[int], moving: Sequence[int]) -> None:
         cu, checked = self.chains.cu, self.chains.check
         self._fixed, self._addresses = fixed, [*fixed, *moving]
         graph = checked(cu.cuGraphCreate(0))
-        copied = self._add_in_row(graph, self._before, [])
-        self._add_in_row(graph, self._after, self._add_launches(graph, copied))
-        enable_programmatic_launch(graph, cu, checked, self.chains.target.arch)
+        self._added, _ = self._add(graph, [], self._addresses)
         self._executable = checked(cu.cuGraphInstantiate(graph, 0))
         weakref.finalize(self, _destroy, self.chains, graph, self._executable).atexit = False
 
-    def _add_in_row(self, graph: Any, nodes: Sequence[SequenceNode], before: list[Any]) -> list[Any]:
-        """Add nodes that follow one another after `before`; return the successors' dependencies."""
-        for node in nodes:
-            node.add(graph, before, self._addresses)
-            before = [node.handle]
-        return before
+    def _add(self, graph: Any, before: list[Any], addresses: Sequence[int]) -> tuple[list[Any], list[Any]]:
+        """Add all nodes to a graph after `before`; return them and the last ones.
 
-    def _add_launches(self, graph: Any, before: list[Any]) -> list[Any]:
-        """Add launches after `before`, each after its dependencies; return the nodes without successors."""
+        Kernels of another owner, in `before`, may end before their predecessors do, so no node is placed before theirs.
+        """
+        added: list[Any] = []
+        edges: list[tuple[Any, Any]] = []
+
+        def add_in_row(nodes: Sequence[SequenceNode], front: list[Any]) -> list[Any]:
+            for node in nodes:
+                added.append(node.add(graph, front, addresses))
+                edges.extend((each, added[-1]) for each in front if each not in before)
+                front = added[-1:]
+            return front
+
+        copied = add_in_row(self._before, before)
         count = len(self._launched)
         waits = self.plan.waits or [(n - 1,) if n else () for n in range(count)]
         ends: list[list[Any]] = []
         for node, each in zip(self._launched, waits, strict=True):
-            front = _distinct_nodes(ends[number] for number in each) or before
-            ends.append(front if node is None else self._add_in_row(graph, [node], front))
+            front = _distinct_nodes(ends[number] for number in each) or copied
+            ends.append(front if node is None else add_in_row([node], front))
         waited = {number for each in waits for number in each}
-        return _distinct_nodes(ends[number] for number in range(count) if number not in waited) or before
+        last = _distinct_nodes(ends[number] for number in range(count) if number not in waited) or copied
+        last = add_in_row(self._after, last)
+        enable_programmatic_launch(graph, self.chains.cu, self.chains.check, self.chains.target.arch, edges)
+        return added, last
 
     def _rebind(self, fixed: Sequence[int], moving: Sequence[int]) -> None:
         first = self.plan.fixed
@@ -236,8 +253,8 @@ class CudaLaunchSequence(LaunchSequence):
             return
         for number, address in gone:
             self._addresses[number] = address
-        for node in {id(n): n for number, _ in gone for n in self._touching[number]}.values():
-            node.update(self._executable, self._addresses)
+        for number in dict.fromkeys(n for block, _ in gone for n in self._touching[block]):
+            self._nodes[number].update(self._executable, self._added[number], self._addresses)
 
     def _launch_each(self, addresses: Sequence[int], stream: int) -> None:
         """Launch a sequence that is too long for a graph; on another stream, after the last launch."""

@@ -59,7 +59,7 @@ class OpenCLLaunchSequence(LaunchSequence):
             self._bound.launch()
             self.device.synchronize()
 
-    def launch_individually(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
+    def launch_captured(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
         """Launch as usual: a CPU has no recorded streams."""
         self.launch(fixed, moving, stream)
 

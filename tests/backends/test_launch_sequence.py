@@ -6,6 +6,7 @@ Launches over external buffers, on a driver in Python and on OpenCL.
 from __future__ import annotations
 
 import ctypes
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -136,7 +137,7 @@ def test_waiting_kernels_of_a_sequence_are_placed_early(
     """
     changed: list[tuple[object, str, bool]] = []
 
-    def overlap(graph: object, cu: FakeDriver, checked: object, arch: str) -> None:
+    def overlap(graph: object, cu: FakeDriver, checked: object, arch: str, edges: object) -> None:
         changed.append((graph, arch, "cuGraphInstantiate" in cu.calls))
 
     monkeypatch.setattr(cuda_chains, "enable_programmatic_launch", overlap)
@@ -153,12 +154,55 @@ def test_recorded_launch_uses_the_given_memory(chain: Any, driver: FakeDriver) -
     ours, x, y, copy = fixed_buffers(memory, 1, 2, 3, 4), memory.new(1, 1, 1, 1), memory.new(), memory.new()
     chain.launch(ours, (x, y, copy), 0)
     scratch, external = memory.new(), memory.new()
-    chain.launch_individually((ours[0], scratch, ours[2]), (memory.new(2, 2, 2, 2), external, copy), 9)
+    chain.launch_captured((ours[0], scratch, ours[2]), (memory.new(2, 2, 2, 2), external, copy), 9)
     assert driver.calls["cuGraphLaunch"] == 1 and driver.calls["cuLaunchKernel"] == 2
     assert floats(external).tolist() == [6, 8, 10, 12] and floats(scratch + 16).tolist() == [3, 4, 5, 6]
     chain.launch(ours, (x, y, copy), 0)
     assert "cuGraphExecKernelNodeSetParams" not in driver.calls, "the recording was not touched"
     assert floats(y).tolist() == [4, 6, 8, 10]
+
+
+class RecordingDriver(FakeDriver):
+    """Driver whose stream 9 records a graph, whose last node is `front`."""
+
+    CUDA_VERSION = 13000
+    CUgraphEdgeData = SimpleNamespace
+    CUstreamUpdateCaptureDependencies_flags = SimpleNamespace(CU_STREAM_SET_CAPTURE_DEPENDENCIES=1)
+
+    def __init__(self) -> None:
+        super().__init__({"add": add, "double": double})
+        self.recorded: list[Any] = [lambda: None]
+        self.front: list[int] = [0]
+
+    def _cuStreamGetCaptureInfo(self, stream: int) -> tuple[Any, ...]:
+        assert stream == 9
+        return 0, 1, 5, self.recorded, self.front, [], len(self.front)
+
+    def _cuStreamUpdateCaptureDependencies(
+        self, stream: int, nodes: list[int], edges: list[Any], count: int, flags: int
+    ) -> tuple[int]:
+        assert (stream, count, flags) == (9, len(nodes), 1)
+        self.front = nodes
+        return (0,)
+
+
+def test_recorded_launches_have_the_edges_of_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one follows the nodes of the graph's owner."""
+    found: list[tuple[object, object]] = []
+    monkeypatch.setattr(cuda_chains, "enable_programmatic_launch", lambda graph, *_: found.append((graph, _[-1])))
+    driver, memory = RecordingDriver(), Memory()
+    chain = CudaSequenceLauncher(find_target("cuda:sm_90"), 0, driver).load(PLAN, KERNELS, (b"one", b"two"))
+    ours, x, y, copy = fixed_buffers(memory, 1, 2, 3, 4), memory.new(1, 1, 1, 1), memory.new(), memory.new()
+    chain.launch(ours, (x, y, copy), 7)
+    external = memory.new()
+    chain.launch_captured((ours[0], memory.new(), ours[2]), (memory.new(2, 2, 2, 2), external, copy), 9)
+    assert driver.front == [3] and "cuLaunchKernel" not in driver.calls
+    assert found[1] == (driver.recorded, [(1, 2), (2, 3)])
+    driver._cuGraphLaunch(driver.recorded, 9)
+    assert floats(external).tolist() == [6, 8, 10, 12]
+    chain.launch(ours, (x, external, copy), 7)
+    assert driver.calls["cuGraphExecKernelNodeSetParams"] == 1, "the own graph has its own nodes"
+    assert floats(external).tolist() == [4, 6, 8, 10]
 
 
 def test_too_long_sequence_launches_in_order(chain: Any, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:

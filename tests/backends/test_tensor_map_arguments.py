@@ -83,7 +83,7 @@ def test_a_map_follows_a_moved_tensor(driver: FakeDriver) -> None:
         assert floats(y).tolist() == [2 * first, 4, 6, 8]
     assert driver.calls["cuGraphInstantiate"] == 1
     assert driver.calls["cuGraphExecKernelNodeSetParams"] == driver.calls["cuTensorMapEncodeTiled"] - 1 == 2
-    chain.launch_individually((), (memory.new(0, 0, 0, 0, 3, 3, 3, 3), y), 7)
+    chain.launch_captured((), (memory.new(0, 0, 0, 0, 3, 3, 3, 3), y), 7)
     assert floats(y).tolist() == [6, 6, 6, 6]
 
 

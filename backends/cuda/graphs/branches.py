@@ -34,15 +34,37 @@ def record_branches(
     assert calls is not None, "whoever asks has looked whether the driver can"
     graph, _ = _capture_state(stream, calls[INFO], checked)
     begin = [checked(cu.cuGraphAddEmptyNode(graph, None, 0))]
-    only = int(cu.CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES)
     ends: list[list[Any]] = []
     for launch, each in zip(launches, waits, strict=True):
         dependencies = dict.fromkeys(node for number in each for node in ends[number])
         nodes = list(dependencies) or begin
-        plain = [cu.CUgraphEdgeData() for _ in nodes]
-        checked(calls[UPDATE](stream, nodes, plain, len(nodes), only))
+        _follow(stream, nodes, calls[UPDATE], cu, checked)
         launch()
         ends.append(_capture_state(stream, calls[INFO], checked)[1])
+
+
+def extend_capture(
+    add: Callable[[Any, list[Any]], list[Any]], stream: Any, cu: Any, checked: Callable[[tuple[Any, ...]], Any]
+) -> bool:
+    """Add nodes to the graph that a stream records.
+
+    `add` takes the graph and the nodes that the next one follows, and returns those that it follows afterwards. Returns
+    False where the bindings or the driver lack a call.
+    """
+    calls = calls_with_data(cu, (INFO, UPDATE))
+    if calls is None:
+        return False
+    graph, before = _capture_state(stream, calls[INFO], checked)
+    _follow(stream, add(graph, before), calls[UPDATE], cu, checked)
+    return True
+
+
+def _follow(
+    stream: Any, nodes: Sequence[Any], update: Call, cu: Any, checked: Callable[[tuple[Any, ...]], Any]
+) -> None:
+    """Let the next node of a recorded stream follow these."""
+    only = int(cu.CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+    checked(update(stream, nodes, [cu.CUgraphEdgeData() for _ in nodes], len(nodes), only))
 
 
 def _capture_state(stream: Any, info: Call, checked: Callable[[tuple[Any, ...]], Any]) -> tuple[Any, list[Any]]:
