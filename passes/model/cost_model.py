@@ -74,6 +74,7 @@ def estimate_time(features: Features, found: Bound, target: Target, conflicts: C
         exposed = np.where(np.greater(features.bulk, 0), 0.0, exposed)
     joined = waves * features.joined * costs.joined / target.clock
     total = blocks * costs.block / target.clock + busy + exposed + barriers + joined + costs.fixed * target.dram_latency
+    total = total * _copied_product_factor(features, costs)
     time = target.launch_time + total * (_size_penalty(features, costs) + _past_l1_penalty(features, target))
     # Small kernels are estimated below their bound, and would not differ.
     return np.maximum(time, found.time) + ORDER_WEIGHT * time
@@ -238,6 +239,14 @@ def _size_penalty(features: Features, costs: CostCoefficients) -> Count:
     crowded = costs.crowded * (copied & np.greater(features.held, costs.roomy_sums))
     deep = costs.deep * np.log2(np.maximum(1.0, features.stages / 4.0))
     return long + asked + crowded + deep + 0.0005 * np.log2(features.raster)
+
+
+def _copied_product_factor(features: Features, costs: CostCoefficients) -> Count:
+    """Return the factor of times of products whose factors threads copy."""
+    copied = np.greater(features.tensor, 0) & np.equal(features.bulk, 0) & np.equal(features.chained, 0)
+    return np.where(
+        copied, np.where(np.greater(features.fragments, 0), costs.fragment_products, costs.copied_products), 1.0
+    )
 
 
 def _past_l1_penalty(features: Features, target: Target) -> Count:

@@ -49,6 +49,7 @@ class Features:
     working: Count = _plain_count("warps of a block that work, in the mean over its instructions")
     stages: Count = _plain_count("buffers of the deepest ring that a loop cycles through")
     bulk: Count = _plain_count("form of the bulk copies of factors, 0 for none and for chains in registers")
+    fragments: Count = _plain_count("1 where a warp loads the factors of matrix instructions itself")
     chained: Count = _plain_count("form of a chain in registers: 1 of warps, 2 of warpgroups, 3 without row operations")
     in_step: Count = _plain_count("warpgroups of a chain that meet at a barrier in each part")
     raster: Count = _plain_count("blocks along the outermost dim that the grid walks together")

@@ -99,9 +99,10 @@ def count_features(
     products = [part for part in geometry if reads_shared_matrices(part.structure.mma)]
     bulk = products[-1].loop.tma if products and not totals.in_registers else np.int64(0)
     chained = np.int64((2 + (len(geometry) == 2) if products else 1) if totals.in_registers else 0)
+    fragments = np.int64(any(p.structure.mma and not reads_shared_matrices(p.structure.mma) for p in geometry))
     alone = not products or not totals.in_registers or products[-1].loop.tma
     in_step = np.where(alone, 0, totals.threads // (WARPGROUP * LANES))
-    return Features(grid=blocks, bulk=bulk, chained=chained, in_step=in_step, outer=outer,
+    return Features(grid=blocks, bulk=bulk, fragments=fragments, chained=chained, in_step=in_step, outer=outer,
                     batches=batches, threads=totals.threads,
                     shared=shared_bytes(group, geometry, tiles, layouts), registers=least(registers.expected, limit),
                     needed=registers.needed, held=registers.held, limit=limit, tile=_smallest(tiles),

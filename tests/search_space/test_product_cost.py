@@ -79,3 +79,18 @@ def test_coefficients_are_the_target_s() -> None:
     bound = lower_bound(features, H200)
     assert lower_bound(features, slow) == bound
     assert float(estimate_time(features, bound, slow)) > 1.3 * float(estimate_time(features, bound, H200))
+
+
+@pytest.mark.parametrize(("changes", "ratio"), [({}, 2.0), ({"fragments": 1}, 3.0), ({"bulk": 2}, 1.0)])
+def test_copies_of_threads_have_factors(changes: dict[str, int], ratio: float) -> None:
+    group, schedule = square_point(4096, (2, 1, 256), 4, 0, 1)
+    features = features_of(group, schedule, H200)
+    assert not features.fragments
+    features = evolve(features, **changes)
+    times = []
+    for copied, loaded in ((1.0, 1.0), (2.0, 3.0)):
+        costs = evolve(H200.costs, copied_products=copied, fragment_products=loaded)
+        machine = evolve(H200, costs=costs)
+        times.append(float(estimate_time(features, lower_bound(features, machine), machine)))
+    assert times[1] == pytest.approx(ratio * times[0], rel=0.02)
+    assert find_target("cuda:a100").costs.fragment_products == 1.0
