@@ -207,6 +207,7 @@ from .machine import (
     ACCUMULATOR_VECTOR,
     BOX_BYTES,
     COPIES,
+    CORNER_BITS,
     ELEMENT,
     HALF_BYTES,
     INSTRUCTIONS,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -64,14 +64,23 @@ def encode_tensor_map(map_: TensorMap, address: int, cu: Any) -> bytes:
     """
     strides = [cu.cuuint64_t(n) for n in map_.strides]
     kind = _ROUNDED_TYPE if map_.rounded else _TYPES[map_.dtype]
-    result, encoded = cu.cuTensorMapEncodeTiled(
+    tensor = (
         getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{kind}"),
         len(map_.dims),
         address,
         [cu.cuuint64_t(n) for n in map_.dims],
         strides or None,
-        [cu.cuuint32_t(n) for n in map_.box],
-        [cu.cuuint32_t(1)] * len(map_.dims),
+    )
+    if map_.pixels:
+        channels, count = map(cu.cuuint32_t, map_.box)
+        steps = [cu.cuuint32_t(n) for n in (1, *map_.steps, 1)]
+        encode = partial(
+            cu.cuTensorMapEncodeIm2col, *tensor, list(map_.starts), list(map_.ends), channels, count, steps
+        )
+    else:
+        box = [cu.cuuint32_t(n) for n in map_.box]
+        encode = partial(cu.cuTensorMapEncodeTiled, *tensor, box, [cu.cuuint32_t(1)] * len(map_.dims))
+    result, encoded = encode(
         cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         getattr(cu.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{_SWIZZLES[map_.swizzle]}"),
         getattr(cu.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_{_PROMOTION}"),

@@ -18,6 +18,7 @@ from ...ir import (
     BulkFetch,
     Guard,
     Index,
+    IndexLike,
     Item,
     MbarrierArrive,
     MbarrierInit,
@@ -79,13 +80,26 @@ def _print_init(item: MbarrierInit, names: KernelNames, out: Writer) -> None:
 
 def _print_fetch(item: BulkFetch, names: KernelNames, out: Writer) -> None:
     condition = _condition(names.elected, item.when, names)
-    barrier = _mbarrier(item.barriers, item.slot, names)
+    barrier, maps = _mbarrier(item.barriers, item.slot, names), {m.name: m for m in names.kernel.maps}
     with out.block(f"if ({condition})" if condition else ""):
         out.line(f"cuts_mbarrier_expect({barrier}, {item.nbytes});")
         for copy in item.copies:
-            places = ", ".join(index_text(c, names.pointers) for c in copy.coordinates)
+            box = maps[copy.map]
+            found = (*_first_pixel(copy, box), *copy.coordinates[2:]) if box.pixels else copy.coordinates
+            places = ", ".join(index_text(c, names.pointers) for c in found)
             address = f"&{copy.buffer}[{index_text(copy.address, names.pointers)}]"
-            out.line(f"cuts_bulk_copy{len(copy.coordinates)}({address}, {names.maps[copy.map]}, {barrier}, {places});")
+            name = f"cuts_walking_copy{len(box.pixels)}" if box.pixels else f"cuts_bulk_copy{len(found)}"
+            out.line(f"{name}({address}, {names.maps[copy.map]}, {barrier}, {places});")
+
+
+def _first_pixel(copy: BulkCopy, box: TensorMap, further: IndexLike = 0) -> list[Index]:
+    """Return the coordinates of a pixel of a copy along the dims of a map that walks, without offsets."""
+    channel, number = copy.coordinates[0], copy.coordinates[1] + further
+    found = [channel]
+    for count, start, step in zip(box.pixels, box.starts, box.steps, strict=True):
+        found.append(number % count * step + start)
+        number = number // count
+    return [*found, number]
 
 
 def _condition(first: str, when: Sequence[Guard], names: KernelNames) -> str:
@@ -124,20 +138,31 @@ def _emulate_fetch(item: BulkFetch, names: KernelNames, out: Writer) -> None:
 
 def _emulate_copy(copy: BulkCopy, box: TensorMap, names: KernelNames, out: Writer) -> None:
     element, bits = Var("e", box.elements), _BITS[box.dtype.size]
-    step, inside, place = 1, [], []
+    inside, place = [], []
     with out.block(f"for (int e = tid; e < {box.elements}; e += {names.kernel.threads})"):
-        for n, (start, extent) in enumerate(zip(copy.coordinates, box.box, strict=True)):
-            where = start + as_index(element) // step % extent
+        for n, where in enumerate(_element_places(copy, box, as_index(element))):
             out.line(f"const int c{n} = {index_text(where, names.pointers)};")
             inside.append(f"c{n} >= 0 && c{n} < {box.dims[n]}")
             stride = box.strides[n - 1] // box.dtype.size if n else 1
             place.append(f"c{n} * {stride}")
-            step *= extent
         to = names.place("shared", copy.buffer, copy.address + element)
         value = f"((__global const {bits}*){names.maps[copy.map]})[{' + '.join(place)}]"
         if box.rounded:
             value = f"as_uint({FUNCTIONS[box.rounded].c.format(f'as_float({value})')})"
         out.line(f"((__local {bits}*){copy.buffer})[{to}] = {' && '.join(inside)} ? {value} : 0;")
+
+
+def _element_places(copy: BulkCopy, box: TensorMap, element: Index) -> list[Index]:
+    """Return the coordinates of an element of a box along the dims of its map."""
+    if box.pixels:
+        channel, *places, image = _first_pixel(copy, box, element // box.box[0])
+        moved = [place + offset for place, offset in zip(places, copy.coordinates[2:], strict=True)]
+        return [channel + element % box.box[0], *moved, image]
+    step, found = 1, []
+    for start, extent in zip(copy.coordinates, box.box, strict=True):
+        found.append(start + element // step % extent)
+        step *= extent
+    return found
 
 
 def _emulate_wait(item: MbarrierWait, names: KernelNames, out: Writer) -> None:

@@ -34,4 +34,4 @@ from .precision import PRECISIONS, Precision, PrecisionName
 from .shared_matrices import HALF_BYTES, SWIZZLE_PERIOD, SWIZZLES, SharedMatrixLayout
 from .target import Target
 from .target_precisions import check_precision, precisions_of
-from .tensor_maps import BOX_BYTES, MAP_UNIT_BYTES, MAX_MAP_DIMS, TensorMap
+from .tensor_maps import BOX_BYTES, CORNER_BITS, MAP_UNIT_BYTES, MAX_MAP_DIMS, TensorMap

@@ -157,7 +157,7 @@ FORMS: dict[type, Form] = {
     ),
     TensorMap: Form(
         "tensor_map <name> of <tensor>: <dtype> dims (<dims>) strides (<strides>) box (<box>){? swizzle <swizzle>?}"
-        "{? rounded <rounded>?}"
+        "{? rounded <rounded>?}{? walks (<pixels>)?}{? from (<starts>)?}{? by (<steps>)?}"
     ),
     Define: Form("define <var> = <value>"),
     Loop: Form("loop <var>{? until <until>?}{? once<!at_least_once>?}{? unroll <unroll>?}", ("*body",)),

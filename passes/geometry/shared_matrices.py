@@ -135,14 +135,14 @@ def matrix_tile(
     return MatrixTile(layout, dim, axis, axis == 0 and size > HALF_BYTES and (parts > 1 or not layout.deep))
 
 
-def row_vector(extent: int, block: int, deep: bool) -> int:
+def row_vector(extent: int, block: int, deep: bool, along: bool = False) -> int:
     """Return the neighbours of a lane along rows.
 
     Blocks that do not divide the rows are boxes of tensor maps where each warp has 16 neighbouring rows: pairs of a
-    lane, if A lies along the depth.
+    lane, if A lies along the depth. Results `along` the rows leave in pairs, too.
     """
     whole = ACCUMULATOR_THREADS[0] * ROW_PAIR
-    return ROW_PAIR if deep and extent % block and extent % whole == 0 else 1
+    return ROW_PAIR if deep and (along or extent % block) and extent % whole == 0 else 1
 
 
 def exchanges_lanes(reduction: Reduction, loop: ReductionSchedule, dims: Sequence[TileDim], own: Sequence[str]) -> bool:

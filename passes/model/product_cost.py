@@ -102,8 +102,12 @@ def _power_sum(times: tuple[Count, ...], power: Count) -> Count:
 
 
 def _bytes_through_l2(features: Features, neighbour_share: float) -> Count:
-    """Return the bytes of a block's reads, without those that its neighbour's bring."""
+    """Return the bytes of a block's reads, without those that its neighbour's bring.
+
+    Copies pass by L1, so that pixels of several windows come again.
+    """
     raster = np.equal(features.outer % features.raster, 0) & np.greater(features.raster, 1)
     common = np.where(raster & np.equal(features.batches, 1), features.columns, features.rows)
     common = np.minimum(common, np.maximum(0.0, features.bytes - np.minimum(features.rows, features.columns)))
-    return features.bytes - (1.0 - neighbour_share) * common
+    again = np.maximum(0.0, features.fetched - features.bytes)
+    return features.bytes + again - (1.0 - neighbour_share) * common

@@ -121,11 +121,12 @@ def warpgroup_parameters(
             sizes = ((w, n) for w in WARPGROUPS for n in (1, 2) if w * n * atom.m <= limit)
             deep, held = _lies_deep(reduction, structure, 0), atom.held.size > HALF_BYTES
             extent, paired = prod(a.extent for a in axes), deep and structure.bulk and not held
+            along = _is_contiguous(axes, segment)
             values = (
                 (
                     w * WARPGROUP * ACCUMULATOR_THREADS[0],
                     n * 2,
-                    2 * n if held and not deep else row_vector(extent, w * n * atom.m, paired),
+                    2 * n if held and not deep else row_vector(extent, w * n * atom.m, paired, along),
                 )
                 for w, n in sizes
             )

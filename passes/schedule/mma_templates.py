@@ -100,7 +100,12 @@ def _structures(
         if reads_shared_matrices(name) and not _suits_warpgroup(group, segment, found):
             continue
         in_place = reads_shared_matrices(name)
-        yield evolve(found, bulk=in_place and suits_bulk_copies(group, segment, found, block_depth(found, reduction)))
+        bulk = in_place and suits_bulk_copies(group, segment, found, block_depth(found, reduction))
+        if in_place and MMA_INSTRUCTIONS[name].held.size == HALF_BYTES and _writes_along_rows(segment, found):
+            other = evolve(found, rows=columns, columns=rows)
+            if not bulk or suits_bulk_copies(group, segment, other, block_depth(other, reduction)):
+                continue
+        yield evolve(found, bulk=bulk)
 
 
 def _worthwhile(reduction: Reduction, group: FusedGroup, target: Target) -> Iterator[str]:
@@ -121,17 +126,18 @@ def _worthwhile(reduction: Reduction, group: FusedGroup, target: Target) -> Iter
 def _suits_warpgroup(group: FusedGroup, segment: Segment, template: SegmentTemplate) -> bool:
     """Return whether a warpgroup may read the factors of a reduction in shared memory, and has work.
 
-    Rows and columns fill most of an instruction, and results do not lie along rows in shared memory, where a thread has
-    no neighbours. Any factor of halves is staged: copies move as many bytes at once as its address allows, and values
-    of an expression are stored by the threads that compute them. Accesses of 16 bytes move other factors: neighbours in
-    memory are neighbours along the depth or along the side, bytes along the depth. Parts of a math mode are staged,
-    rounded on the way to shared memory.
+    Rows and columns fill most of an instruction. Results do not lie along rows in shared memory, where a thread has no
+    neighbours, unless halves along the depth give it pairs. Any factor of halves is staged: copies move as many bytes
+    at once as its address allows, and values of an expression are stored by the threads that compute them. Accesses of
+    16 bytes move other factors: neighbours in memory are neighbours along the depth or along the side, bytes along the
+    depth. Parts of a math mode are staged, rounded on the way to shared memory.
     """
     (reduction,), atom = segment.reductions, MMA_INSTRUCTIONS[template.mma]
     dims, rows, columns = template.dims, template.rows, template.columns
     found = mma_operands(reduction, dims[rows], dims[columns])
     held = found is not None and is_held(found[0], reduction, template) and not lies_deep(found[0], reduction)
-    if not held and any(o.write and dims[rows][-1] in variables(o.write[-1]) for o in segment.outputs):
+    paired = found is not None and atom.held.size == HALF_BYTES and lies_deep(found[0], reduction)
+    if not held and not paired and _writes_along_rows(segment, template):
         return False
     if reduction.math and len(MATH_MODES[reduction.math].parts) > 1 and len(group.segments) > 1:
         return False
@@ -153,6 +159,11 @@ def _suits_warpgroup(group: FusedGroup, segment: Segment, template: SegmentTempl
         if axis is None or any(n % unit for n in (axis.extent, address.const, *steps)):
             return False
     return True
+
+
+def _writes_along_rows(segment: Segment, template: SegmentTemplate) -> bool:
+    """Return whether neighbours in a result are neighbours along the rows."""
+    return any(o.write and template.dims[template.rows][-1] in variables(o.write[-1]) for o in segment.outputs)
 
 
 def _are_matrix_sides(

@@ -132,7 +132,8 @@ def _add_map(tables: RecordTables, map_: TensorMap) -> int:
 
     return tables.add(
         "map", _ROUNDED_MAP_TYPE if map_.rounded else _MAP_TYPES[map_.dtype], len(map_.dims), _SWIZZLES[map_.swizzle],
-        _PROMOTION, *pad(map_.dims, 5), *pad(map_.strides, 4), *pad(map_.box, 5), 0,
+        _PROMOTION, *pad(map_.dims, 5), *pad(map_.strides, 4), *pad(map_.box, 5), len(map_.pixels),
+        *pad(map_.starts, 3), *pad(map_.ends, 3), *pad(map_.steps, 3), 0,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import frozen
 
-MAGIC, VERSION = b"cutsplan", 1
+MAGIC, VERSION = b"cutsplan", 2
 #: Header: magic, version, number of sections, bytes of the file, and after these the digest of everything else.
 HEADER = struct.Struct("<8sIIQ")
 HEADER_BYTES, SECTION_ALIGNMENT = 64, 64
@@ -62,7 +62,11 @@ LAYOUTS: Mapping[str, RecordLayout] = {
             "dynamic_shared:I",
         ),
         _layout(7, "argument", "element_bytes:I map:I"),
-        _layout(8, "map", "type:I rank:I swizzle:I promotion:I extents:5Q strides:4Q box:5I reserved:I"),
+        _layout(
+            8, "map",
+            "type:I rank:I swizzle:I promotion:I extents:5Q strides:4Q box:5I walked:I starts:3i ends:3i steps:3I "
+            "reserved:I",
+        ),
         _layout(
             9, "launch",
             "kernel:I first_address:I first_wait:I wait_count:I evict_first:I reserved:I evict_first_bytes:Q",

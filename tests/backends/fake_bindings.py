@@ -13,7 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 
 ANYWHERE = {"cuInit", "cuDeviceGet", "cuDeviceGetCount", "cuDeviceGetName", "cuDeviceGetAttribute", "cuGetErrorName",
-            "cuDevicePrimaryCtxRetain", "cuTensorMapEncodeTiled", "cuCtxPushCurrent", "cuDriverGetVersion"}  # fmt: skip
+            "cuDevicePrimaryCtxRetain", "cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col", "cuCtxPushCurrent",
+            "cuDriverGetVersion"}  # fmt: skip
 INVALID, NO_CONTEXT, NO_MEMORY, NOT_READY = 1, 201, 2, 600
 
 
@@ -135,6 +136,13 @@ class FakeBindings:
         return (INVALID, None) if address % 16 else (0, FakeTensorMap(address, rank))
 
     _cuTensorMapEncodeTiled = _encode_map
+
+    def _cuTensorMapEncodeIm2col(
+        self, kind: str, rank: int, address: int, dims: list[int], strides: list[int], *walk: object
+    ) -> tuple[int, FakeTensorMap | None]:
+        assert len(dims) == rank == len(strides) + 1
+        self.log.append(f"walk {kind} {dims} {' '.join(map(str, walk))}")
+        return (INVALID, None) if address % 16 else (0, FakeTensorMap(address, rank))
 
     # ---- memory
 

@@ -57,6 +57,16 @@ def test_a_map_is_encoded_by_the_driver(driver: FakeDriver) -> None:
     assert driver.calls["cuTensorMapEncodeTiled"] == 1
 
 
+def test_a_walk_is_encoded_by_its_corners(driver: FakeDriver) -> None:
+    walk = {"pixels": (14, 14), "starts": (-1, -1), "steps": (2, 2)}
+    map_ = TensorMap("map1", "a", DType.F16, (64, 28, 28, 2), (128, 3584, 100352), (64, 96), 128, **walk)
+    assert map_.ends == (-2, -2) and not map_.faults()
+    assert len(encode_tensor_map(map_, 4096, driver)) == MAP_BYTES
+    assert driver.log[0].startswith(
+        "walk CU_TENSOR_MAP_DATA_TYPE_FLOAT16 [64, 28, 28, 2] [-1, -1] [-2, -2] 64 96 [1, 2, 2, 1] "
+    )
+
+
 def test_a_refused_map_is_one_clear_error(driver: FakeDriver) -> None:
     with pytest.raises(BackendError, match="refuses a tensor map of 't0' at 0x8"):
         encode_tensor_map(MAP, 8, driver)

@@ -44,7 +44,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from ..needs import needs_cuda, needs_opencl, needs_toolchain
-from .cases import legal_point
+from .cases import legal_point, legal_points
 from .test_matrix_instructions import GPU, _device, check, product
 from .test_warpgroup_products import SMALL_SHARED, halves, large, point, product_of_two, product_of_type
 
@@ -429,9 +429,19 @@ def test_rows_end_within_a_block_opencl(shape: tuple[int, int, int, int], groups
 
 
 def test_ragged_rows_have_bulk_copies() -> None:
-    for rows, bulk in ((512, True), (6304, True), (1000, False)):
+    for rows, bulk in ((512, {1: True}), (6304, {1: True}), (1000, {1: False, 2: True})):
         templates = make_space(halves((1, rows, 512, 512), (True, True)), GPU).templates
-        assert {t.segments[0].bulk for t in templates if t.segments[0].mma.startswith("m64")} == {bulk}
+        found = {t.segments[0].rows: t.segments[0].bulk for t in templates if t.segments[0].mma.startswith("m64")}
+        assert found == bulk, "results lie along rows where these alone are boxes"
+
+
+@needs_opencl
+def test_results_along_rows_leave_in_pairs_opencl() -> None:
+    group = halves((1, 90, 64, 192), (True, True))
+    (structure,) = (t for t in make_space(group, GPU).templates if t.segments[0].bulk)
+    points = [p for p in legal_points(make_space(group, GPU), structure, 0, 64) if p.segments[0].reductions[0].tma]
+    assert points and all(p.segments[0].dims[2].vector == 2 for p in points)
+    check(_device("opencl"), GPU, group, points[0])
 
 
 @needs_toolchain

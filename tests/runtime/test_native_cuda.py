@@ -188,6 +188,20 @@ def test_tensor_maps_are_encoded_again_where_memory_moves(driver: Driver) -> Non
     native.close()
 
 
+def test_maps_that_walk_are_encoded(driver: Driver) -> None:
+    plan = cuda_example()
+    walk = {"pixels": (COLUMNS,), "starts": (-1,), "steps": (2,)}
+    box = TensorMap("m", "a", DType.F32, (4, 4, 1), (16, 64), (4, 2), **walk)
+    first, *others = plan.kernels[0].arguments
+    kernel = evolve(plan.kernels[0], arguments=(evolve(first, map=box), *others))
+    plan = evolve(plan, kernels=(kernel, plan.kernels[1]))
+    native = open_on(driver.declare(plan) and plan)
+    run(native, [aligned_copy(random_x(1))], (memory(ROWS, 2 * COLUMNS), memory(ROWS, COLUMNS)))
+    ends = 2 * COLUMNS - 6
+    assert driver.lines("map") == [f"map type 7 swizzle 0 promotion 2 0 0 walks 4 2 4/0/1 4/16/2 1/64/1 -1..{ends}"]
+    native.close()
+
+
 def state_plan(size: int = 4) -> Plan:
     """Return the plan of a running sum for the driver in C."""
     plan = cuts.build(running_sum(size), "opencl").plan

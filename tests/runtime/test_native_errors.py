@@ -58,10 +58,10 @@ def test_a_damaged_file_is_refused(content: bytes, tmp_path: Path) -> None:
         damaged = bytearray(content)
         damaged[place] ^= 1
         assert status_of(bytes(damaged))[0] == "CUTS_ERROR_DIGEST"
-    later = content[:VERSION_BYTE] + b"\2" + content[VERSION_BYTE + 1 :]
+    later = content[:VERSION_BYTE] + b"\3" + content[VERSION_BYTE + 1 :]
     assert status_of(later) == (
         "CUTS_ERROR_VERSION",
-        "the plan has format version 2, this library reads 1: write it again",
+        "the plan has format version 3, this library reads 2: write it again",
     )
     assert status_of(tmp_path / "none") == (
         "CUTS_ERROR_FILE",

@@ -132,7 +132,7 @@ def test_16_byte_copies_take_address_registers_once(mode: str, pixels: int) -> N
     for candidate, compiled in zip(found, compile_kernels(functions, "sm_90"), strict=True):
         assert compiled.spill_bytes == 0
         assert candidate.schedule.segments[0].reductions[0].mma
-        assert 0.8 * compiled.registers <= candidate.features["needed"] <= 1.35 * compiled.registers
+        assert 0.8 * compiled.registers <= candidate.features["needed"] <= 1.4 * compiled.registers
 
 
 @needs_toolchain

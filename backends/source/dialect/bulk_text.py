@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ....ir import MAX_MAP_DIMS
+from ....ir import CORNER_BITS, MAX_MAP_DIMS
 
 #: Type of a tensor map's parameter, and the words that it has.
 MAP_TYPE, MAP_WORDS = "cuts_map", 16
@@ -55,6 +55,23 @@ def bulk_helpers(qualifier: str) -> Iterator[tuple[str, str]]:
         yield (
             f"cuts_bulk_copy{rank}",
             f"{qualifier} void cuts_bulk_copy{rank}(void* d, const {MAP_TYPE}& map, {pointer}, {coordinates}) "
+            f'{{ asm volatile("{text}" :: "r"((unsigned)__cvta_generic_to_shared(d)), "l"(&map), {at}, {values} '
+            ': "memory"); }',
+        )
+    for rank in CORNER_BITS:
+        dims, offsets = rank + 2, [f"o{n}" for n in range(rank)]
+        numbers = ", ".join(f"%{n + 3}" for n in range(dims))
+        moved = ", ".join(f"%{n + 3 + dims}" for n in range(rank))
+        text = (
+            f"cp.async.bulk.tensor.{dims}d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
+            f"[%0], [%1, {{{numbers}}}], [%2], {{{moved}}};"
+        )
+        coordinates = ", ".join(f"int c{n}" for n in range(dims))
+        values = ", ".join((*(f'"r"(c{n})' for n in range(dims)), *(f'"h"((unsigned short){o})' for o in offsets)))
+        yield (
+            f"cuts_walking_copy{rank}",
+            f"{qualifier} void cuts_walking_copy{rank}(void* d, const {MAP_TYPE}& map, {pointer}, {coordinates}, "
+            f"{', '.join(f'int {o}' for o in offsets)}) "
             f'{{ asm volatile("{text}" :: "r"((unsigned)__cvta_generic_to_shared(d)), "l"(&map), {at}, {values} '
             ': "memory"); }',
         )

@@ -34,7 +34,7 @@ from ....ir import (
 )
 from ...geometry import PRODUCER_REGISTERS, producer_share
 from ..index_values import resolve
-from ..layout import AxisBinding, TensorBox, lines_of, tensor_box
+from ..layout import AxisBinding, TensorBox, WalkingBox, lines_of, operand_box
 from .multiply import Multiplication
 from .software_pipeline import SharedPipeline
 
@@ -49,7 +49,7 @@ class BulkTile:
     It has the elements of a stage, a buffer, and the row or column that a block begins with.
     """
 
-    box: TensorBox
+    box: TensorBox | WalkingBox
     size: int
     buffer: SharedBuffer
     start: Index
@@ -156,7 +156,7 @@ def bulk_tiles(ring: SharedPipeline, first: int = 0) -> list[BulkTile] | None:
         if storage is not None and storage.by * kind.dtype.size % WIDEST_BYTES:
             return None
         pitches = kind.strides if storage is None else storage.strides
-        box = tensor_box(tile.matrix, operand, schedule, pitches, kind.dtype, f"map{first + len(found)}")
+        box = operand_box(tile.matrix, operand, schedule, pitches, kind, f"map{first + len(found)}")
         if box is None:
             return None
         if operand is not value:

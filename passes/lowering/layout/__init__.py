@@ -12,4 +12,5 @@ from .block_layout import (
 )
 from .matrix_instructions import MmaLoop, held_register, held_rows_loop, mma_loop, products
 from .staging import AxisBinding, Box, Tile, bind_dims, stage
-from .tensor_boxes import TensorBox, bulk_copy_faults, lines_of, tensor_box
+from .tensor_boxes import TensorBox, lines_of
+from .walking_boxes import WalkingBox, bulk_copy_faults, operand_box

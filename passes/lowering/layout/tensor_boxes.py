@@ -32,21 +32,16 @@ from ....ir import (
     Indirect,
     Primary,
     Read,
-    Reduction,
     ReductionSchedule,
     SharedMatrixLayout,
     TensorMap,
-    TensorType,
-    TileDim,
     Var,
     linearise,
-    operands,
     primary_index,
-    row_major,
     substitute,
     variables,
 )
-from ...geometry import MatrixTile, matrix_tile, reads_shared_matrices
+from ...geometry import MatrixTile
 
 
 @frozen
@@ -260,25 +255,3 @@ def _side_digits(tile: MatrixTile) -> list[TileDigit]:
     else:
         inner = ((lanes, 1), (2, dim.threads), (dim.threads // lanes, lanes), (dim.thread // 2, 2 * dim.threads))
     return [TileDigit(False, *each) for each in inner]
-
-
-def bulk_copy_faults(
-    reduction: Reduction, loop: ReductionSchedule, dims: Sequence[TileDim], own: Sequence[str],
-    tensors: Mapping[str, TensorType],
-) -> list[str]:  # fmt: skip
-    """Return why bulk copies cannot stage the operands of a reduction.
-
-    `own` are the segment's reductions.
-    """
-    if not reads_shared_matrices(loop.mma) or len(loop.dims) != 1:
-        return ["bulk copies stage operands that a warpgroup reads in shared memory"]
-    found = []
-    for choice in loop.staging:
-        tile, operand = matrix_tile(reduction, loop, dims, choice, own), operands(reduction, own)[choice.operand]
-        box = None
-        if tile is not None and isinstance(operand, Read):
-            kind = tensors[operand.tensor]
-            box = tensor_box(tile, operand, loop, row_major(kind.shape), kind.dtype, operand.tensor)
-        if box is None:
-            found.append(f"operand {choice.operand} of {reduction.name} is no box of a tensor map")
-    return found

@@ -110,6 +110,8 @@ typedef struct cuda_attribute {
 #define CUDA_OPTIONAL_FUNCTIONS(ROW)                                                                                  \
     ROW(cuTensorMapEncodeTiled, (void *, int, uint32_t, void *, const uint64_t *, const uint64_t *, const uint32_t *, \
                                  const uint32_t *, int, int, int, int))                                               \
+    ROW(cuTensorMapEncodeIm2col, (void *, int, uint32_t, void *, const uint64_t *, const uint64_t *, const int *,     \
+                                  const int *, uint32_t, uint32_t, const uint32_t *, int, int, int, int))             \
     ROW(cuGraphAddDependencies_v2, (cuda_graph, const cuda_node *, const cuda_node *, const cuda_edge *, size_t))     \
     ROW(cuGraphKernelNodeSetAttribute, (cuda_node, int, const cuda_attribute *))
 

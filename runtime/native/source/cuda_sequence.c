@@ -22,12 +22,20 @@ const kernel_record *kernel_of(const sequence *sequence, uint64_t launch) {
 }
 
 static cuts_status encode_map(const cuda_device *device, const map_record *map, cuda_address address, void *encoded) {
-    static const uint32_t ones[MAX_MAP_RANK] = {1, 1, 1, 1, 1};
-    if (!device->cu.cuTensorMapEncodeTiled)
+    uint32_t steps[MAX_MAP_RANK] = {1, 1, 1, 1, 1};
+    void *place = (void *)(uintptr_t)address;
+    int type = (int)map->type, swizzle = (int)map->swizzle, promotion = (int)map->promotion;
+    if (!device->cu.cuTensorMapEncodeTiled || !device->cu.cuTensorMapEncodeIm2col)
         return fail(CUTS_ERROR_DRIVER, "the driver has no tensor maps: install one for CUDA 12 or later");
-    cuda_result code =
-        device->cu.cuTensorMapEncodeTiled(encoded, (int)map->type, map->rank, (void *)(uintptr_t)address, map->extents,
-                                          map->strides, map->box, ones, 0, (int)map->swizzle, (int)map->promotion, 0);
+    if (map->walked) {
+        for (uint32_t n = 0; n < map->walked; n++) steps[n + 1] = map->steps[n];
+        cuda_result code = device->cu.cuTensorMapEncodeIm2col(encoded, type, map->rank, place, map->extents,
+                                                              map->strides, map->starts, map->ends, map->box[0],
+                                                              map->box[1], steps, 0, swizzle, promotion, 0);
+        return check_cuda(device, code, "cuTensorMapEncodeIm2col");
+    }
+    cuda_result code = device->cu.cuTensorMapEncodeTiled(encoded, type, map->rank, place, map->extents, map->strides,
+                                                         map->box, steps, 0, swizzle, promotion, 0);
     return check_cuda(device, code, "cuTensorMapEncodeTiled");
 }
 

@@ -162,9 +162,12 @@ static cuts_status check_arguments(const plan_file *file) {
         REQUIRE(argument->map == NO_NUMBER || (argument->map < file->map_count && file->info->dialect == DIALECT_CUDA),
                 "argument %llu has no tensor map", (unsigned long long)n);
     }
-    for (uint64_t n = 0; n < file->map_count; n++)
-        REQUIRE(file->maps[n].rank && file->maps[n].rank <= MAX_MAP_RANK, "tensor map %llu has %u dims",
-                (unsigned long long)n, file->maps[n].rank);
+    for (uint64_t n = 0; n < file->map_count; n++) {
+        const map_record *map = file->maps + n;
+        REQUIRE(map->rank && map->rank <= MAX_MAP_RANK, "tensor map %llu has %u dims", (unsigned long long)n, map->rank);
+        REQUIRE(!map->walked || (map->walked <= MAX_WALKED && map->walked + 2 == map->rank),
+                "tensor map %llu walks %u of %u dims", (unsigned long long)n, map->walked, map->rank);
+    }
     return CUTS_OK;
 }
 

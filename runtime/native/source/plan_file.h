@@ -8,7 +8,7 @@
 
 #include "cuts_run.h"
 
-enum { PLAN_FORMAT_VERSION = 1, SECTION_COUNT = 14, MAX_MAP_RANK = 5, MAX_RANK = 64 };
+enum { PLAN_FORMAT_VERSION = 2, SECTION_COUNT = 14, MAX_MAP_RANK = 5, MAX_WALKED = 3, MAX_RANK = 64 };
 
 /* An absent number: no argument, or dependencies that are just the launch before. */
 #define NO_NUMBER UINT32_MAX
@@ -64,10 +64,13 @@ typedef struct argument_record {
     uint32_t element_bytes, map;
 } argument_record;
 
+/* Tensor map; one that walks pixels has `walked` dims of a place. */
 typedef struct map_record {
     uint32_t type, rank, swizzle, promotion;
     uint64_t extents[MAX_MAP_RANK], strides[MAX_MAP_RANK - 1];
-    uint32_t box[MAX_MAP_RANK], reserved;
+    uint32_t box[MAX_MAP_RANK], walked;
+    int32_t starts[MAX_WALKED], ends[MAX_WALKED];
+    uint32_t steps[MAX_WALKED], reserved;
 } map_record;
 
 typedef struct launch_record {

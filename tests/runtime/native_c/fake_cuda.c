@@ -314,6 +314,22 @@ FAKE cuda_result cuTensorMapEncodeTiled(void *map, int type, uint32_t rank, void
     return 0;
 }
 
+FAKE cuda_result cuTensorMapEncodeIm2col(void *map, int type, uint32_t rank, void *address, const uint64_t *extents,
+                                         const uint64_t *strides, const int *starts, const int *ends,
+                                         uint32_t channels, uint32_t pixels, const uint32_t *steps, int interleave,
+                                         int swizzle, int promotion, int fill) {
+    if ((uintptr_t)map % 64 || (uintptr_t)address % 16) return 1;
+    memset(map, 0, CUDA_MAP_BYTES);
+    memcpy(map, &address, sizeof address);
+    note("map type %d swizzle %d promotion %d %d %d walks %u %u", type, swizzle, promotion, interleave, fill, channels,
+         pixels);
+    for (uint32_t n = 0; n < rank; n++)
+        note(" %llu/%llu/%u", (unsigned long long)extents[n], n ? (unsigned long long)strides[n - 1] : 0ull, steps[n]);
+    for (uint32_t n = 0; n + 2 < rank; n++) note(" %d..%d", starts[n], ends[n]);
+    note("\n");
+    return 0;
+}
+
 /* Graphs. */
 
 FAKE cuda_result cuGraphCreate(cuda_graph *graph, unsigned flags) {
