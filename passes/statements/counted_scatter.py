@@ -7,7 +7,7 @@ coarsely, then the rest.
 
     scatter sum y[at[j], k] = u[j, k]
       ->  scatter max size[at[j], k] = |u[j, k]|
-          unit[v, k] = 2 ** floor((bits - logb(size[v, k])) / 2)
+          unit[v, k] = 2 ** floor((bits - exponent(size[v, k])) / 2)
           scatter sum total[at[j], k] = i64(round(u[j, k] * unit[at[j], k] ** 2))
           y[v, k] = total[v, k] / unit[v, k] ** 2
 
@@ -55,7 +55,7 @@ def _count_terms(match: Match, type_: TensorType) -> Iterator[Statement]:
     """Yield the statements of a sum that is counted in integers."""
     statement, index = match.root, match.index
     wide = DType.F64 if type_.dtype is DType.F64 else DType.F32
-    bits = (SUM_BITS - 1 - (prod(a.extent for a in statement.axes) - 1).bit_length()) // 2 * 2
+    bits = (SUM_BITS - 1 - (_most_terms(statement, type_) - 1).bit_length()) // 2 * 2
     value = statement.body
     if not isinstance(value, Read):
         name = _add_tensor(index, f"{statement.target}.value", type_.dtype, tuple(a.extent for a in statement.axes))
@@ -84,6 +84,12 @@ def _count_terms(match: Match, type_: TensorType) -> Iterator[Statement]:
         body = Call("select", (_finite(unit, wide), Cast(DType.I64, whole), mark))
         yield evolve(statement, target=totals[-1], body=body)
     yield _result(index, statement, elements, size, totals, bits)
+
+
+def _most_terms(statement: Statement, type_: TensorType) -> int:
+    """Return the most terms that may arrive at an element: each value of an axis that is an index has its own."""
+    own = statement.own_dims(type_.shape).values()
+    return prod(a.extent for a in statement.axes if a not in own)
 
 
 def _result(
@@ -116,11 +122,16 @@ def _unit(greatest: Expr, bits: int, dtype: DType, back: bool = False) -> Expr:
     """Return the square root of the units of an element in one, which is a power of two, or (`back`) that of the value
     of a unit; NaN where a term is NaN or infinite.
 
-    A number times both roots is exact: one power could leave the range of the type.
+    A number times both roots is exact: one power could leave the range of the type. The exponent is that of the bits,
+    a subnormal number has the least; both powers are normal numbers.
     """
-    power = Call("logb", (Call("max", (greatest, Const(0.0, dtype))),))  # an empty maximum is -inf
-    half = Call("floor", (Call("mul", (Call("sub", (Const(float(bits), dtype), power)), Const(0.5, dtype))),))
-    root = Call("ldexp", (Const(1.0, dtype), Call("neg", (half,)) if back else half))
+    kind, digits = (DType.I64, 52) if dtype is DType.F64 else (DType.I32, 23)
+    bias = (1 << (kind.size * 8 - digits - 2)) - 1
+    known = Call(f"bits_of_{dtype}", (Call("max", (greatest, Const(0.0, dtype))),))  # an empty maximum is -inf
+    power = Call("sub", (Const(bias, kind), Call("shr", (known, Const(digits, kind)))))
+    half = Call("add", (Const(bits // 2, kind), Call("shr", (power, Const(1, kind)))))
+    exponent = Call("sub" if back else "add", (Const(bias, kind), half))
+    root = Call(f"{dtype}_of_bits", (Call("shl", (exponent, Const(digits, kind))),))
     return Call("select", (_finite(greatest, dtype), root, Const(math.nan, dtype)))
 
 
