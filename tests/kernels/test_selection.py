@@ -18,11 +18,13 @@ from cuts.ir.kernel import phases
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup, read_ranks, selection_room
 from cuts.ir.text import parse_ir, print_ir
-from cuts.ir.types import DType
+from cuts.ir.types import DType, TensorType
 from cuts.passes.geometry import schedule_of
+from cuts.passes.graph import prune
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.lowering.races import check_barriers
+from cuts.passes.partitioning.algorithm_graphs import replace_node
 from cuts.passes.schedule.selection.enumerate import columns_at, evaluate
 from cuts.passes.schedule.space import make_space
 from cuts.tests.emission import emit
@@ -151,3 +153,18 @@ def test_orders_are_stored_in_any_layout() -> None:
     model = graph({"x": (64, 50000)}, op("y p", "top_k", "x", k=5, axis=1), out="y p")
     plan = build_graph(model, load_spec([]), GPU, CompileOptions())
     assert len(plan.kernels) == 3
+
+
+@needs_opencl
+@pytest.mark.parametrize(("dtype", "largest"), [(DType.F32, True), (DType.F16, False), (DType.I16, True)])
+def test_rows_longer_than_blocks_are_sorted_by_digits(dtype: DType, largest: bool) -> None:
+    n, start = 8300, 5
+    array = values(dtype, (2, n), "extreme")
+    line = op("y order", "top_k", "x", k=n - 1, start=start, axis=1, largest=largest)
+    call = graph({"x": TensorType(dtype, array.shape)}, line, out="y order")
+    spec = load_spec([])
+    passes = prune(replace_node(call, call.nodes[0], "radix", spec.registry.instances))
+    found = build_graph(passes, spec, find_target("opencl"), CompileOptions()).run({"x": array})
+    wanted = places(array.astype(np.float64), largest)[:, start : n - 1]
+    np.testing.assert_array_equal(found["order"], wanted)
+    np.testing.assert_array_equal(found["y"], np.take_along_axis(array, wanted, 1))

@@ -32,6 +32,8 @@ WITHOUT: dict[str, str] = {
                     "A step of Fourier transforms by chirps; `tests/kernels/test_fourier_passes.py` has the whole."),
     **dict.fromkeys(("attention_state", "attention_scores_gradient"),
                     "A step of training; `tests/frontends/test_torch_attention.py` has the gradients in whole."),
+    **dict.fromkeys(("sort_keys", "radix_pass"),
+                    "A step of long sorts; `tests/kernels/test_selection.py` has the whole."),
     "twiddle": "A step of long Fourier transforms; `tests/kernels/test_fourier_passes.py` has the whole.",
     "octave_conv": "No library has octave convolution as one operation.",
     "dropout_training": "Its random numbers are a hash of its own; other generators give other numbers.",
