@@ -9,9 +9,10 @@ itself (`own_indices`, `with_indices`). `ir.walk` uses nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from operator import is_
-from typing import TypeAlias, Union, cast
+from typing import Any, TypeAlias, TypeVar, Union, cast
+from weakref import WeakValueDictionary
 
 from attrs import field, frozen
 
@@ -188,3 +189,16 @@ def guarded_read(expr: Expr, at: float | None = None, instead: float | None = No
     if read != element or not isinstance(value, Const) or not isinstance(other, Const):
         return None
     return element if at in (None, value.value) and instead in (None, other.value) else None
+
+
+Node = TypeVar("Node", bound=Hashable)
+_KNOWN: WeakValueDictionary[Any, Any] = WeakValueDictionary()
+
+
+def intern(nodes: Iterable[Node]) -> tuple[Node, ...]:
+    """Return equal nodes, the same objects for equal ones.
+
+    Expressions share parts, and a comparison of two equal ones walks through them as trees. Tables whose keys are long
+    expressions compare them at each look-up, unless they are the same objects.
+    """
+    return tuple(_KNOWN.setdefault(node, node) for node in nodes)

@@ -11,12 +11,11 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
-from weakref import WeakValueDictionary
 
 from attrs import field, frozen
 
 from .affine import Guard, Index, Var, as_index, indirects, variables
-from .expr import Call, Cast, Expr, Read
+from .expr import Call, Cast, Expr, Read, intern
 from .types import TensorType
 from .walk import block_scales, expr_indirects, expr_variables, factors, reads
 
@@ -103,15 +102,6 @@ class Segment:
         return tuple(dict.fromkeys(t for t in (*values, *places) if t not in own))
 
 
-#: One object for equal segments: comparisons of long expressions that share parts are as slow as of trees.
-_SEGMENTS: WeakValueDictionary[Segment, Segment] = WeakValueDictionary()
-
-
-def _intern(segments: Iterable[Segment]) -> tuple[Segment, ...]:
-    """Return equal segments, as the same objects for the same segments."""
-    return tuple(_SEGMENTS.setdefault(segment, segment) for segment in segments)
-
-
 @frozen
 class FusedGroup:
     """Normal form of a group of graph nodes: one kernel.
@@ -124,7 +114,7 @@ class FusedGroup:
     caches derived facts.
     """
 
-    segments: tuple[Segment, ...] = field(converter=_intern)
+    segments: tuple[Segment, ...] = field(converter=intern)
     tensors: Mapping[str, TensorType]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]

@@ -31,6 +31,8 @@ WHOLE_OPERATIONS = (
     # Decomposed, the derivatives of these are differences of nearly equal numbers.
     "gelu_backward.default", "silu_backward.default", "mish_backward.default", "tanh_backward.default",
     "glu_backward.default",
+    # Decomposed, the shift is no maximum that a loop may rescale sums by.
+    "logsumexp.default",
 )  # fmt: skip
 
 

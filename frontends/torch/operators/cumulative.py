@@ -1,6 +1,8 @@
-"""PyTorch's running sums, products and extremes along an axis."""
+"""PyTorch's running sums, products and extremes along an axis, and logarithms of sums of exponentials."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -35,8 +37,14 @@ def _log_sum_exp(ctx: ImportContext, x: Value, axis: int) -> Value:
     return ctx.emit("logcumsumexp", x, axis=axis) if ctx.type(x).size else x
 
 
+def _log_sum_of_axes(ctx: ImportContext, x: Value, axes: Sequence[int], keep: bool = False) -> Value:
+    real = x if ctx.type(x).dtype.is_float else ctx.cast(x, DType.F32)
+    along = tuple(axes or range(len(ctx.shape(x))))
+    return ctx.emit("reduce_log_sum_exp", real, axes=along, keepdims=bool(keep))  # type: ignore[no-any-return]
+
+
 TABLE: dict[str, Convert] = {
     "aten.cumsum": lift_scalars(_cumulative("cumsum")), "aten.cumprod": lift_scalars(_cumulative("cumprod")),
     "aten.cummax": lift_scalars(_extreme("cummax")), "aten.cummin": lift_scalars(_extreme("cummin")),
-    "aten.logcumsumexp": lift_scalars(_log_sum_exp),
+    "aten.logcumsumexp": lift_scalars(_log_sum_exp), "aten.logsumexp": lift_scalars(_log_sum_of_axes),
 }  # fmt: skip
