@@ -102,6 +102,10 @@ class Segment:
         return tuple(dict.fromkeys(t for t in (*values, *places) if t not in own))
 
 
+def _intern(segments: Iterable[Segment]) -> tuple[Segment, ...]:
+    return intern(segments)
+
+
 @frozen
 class FusedGroup:
     """Normal form of a group of graph nodes: one kernel.
@@ -114,7 +118,7 @@ class FusedGroup:
     caches derived facts.
     """
 
-    segments: tuple[Segment, ...] = field(converter=intern)
+    segments: tuple[Segment, ...] = field(converter=_intern)
     tensors: Mapping[str, TensorType]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
