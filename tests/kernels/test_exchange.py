@@ -111,6 +111,16 @@ def test_other_groups_are_no_exchange(old: str, new: str, reason: str) -> None:
     assert exchange_level(parts(parse_group(TRANSPOSED_ROWS.replace(old, new))), Policy()) == Illegal(reason)
 
 
+def test_data_determines_no_place_of_an_exchange() -> None:
+    text = TRANSPOSED_ROWS.replace("h[b, 3 - k, 5 - j, 1]", "h[b, t[k]{4}, 5 - j, 1]")
+    text = text.replace("tensor w: f32[24]", "tensor w: f32[24]\n  tensor t: i64[4]").replace(
+        "inputs x, w", "inputs x, w, t"
+    )
+    assert exchange_level(parts(parse_group(text)), Policy()) == Illegal(
+        "data determines the places of exchanged values"
+    )
+
+
 def test_tensors_that_no_segment_reads_are_not_passed() -> None:
     unread = "    output z[b, p] = v[p] * x[b, p, 0]\n"
     text = TRANSPOSED_ROWS.replace("    output h[b, (p % 4)", unread + "    output h[b, (p % 4)", 1)

@@ -12,11 +12,12 @@ Any number of segments may follow one another. Blocks divide the axes that all o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from math import prod
 
 from attrs import evolve
 
-from ....ir import FusedGroup, Segment, TensorType, expr_indirects, owned_axes, reads
+from ....ir import FusedGroup, Segment, TensorType, expr_indirects, indirects, owned_axes, reads
 from ..legality import Policy
 from ..normalise import Illegal
 
@@ -58,6 +59,9 @@ def _reason(segments: Sequence[Segment], shared: Sequence[str]) -> str:
             return "segments that exchange values are pointwise"
         if any(i.tensor in shared for body in segment.expressions for i in expr_indirects(body)):
             return "exchanged values are indices"
+        places = [r.indices for body in segment.expressions for r in reads(body) if r.tensor in shared]
+        if any(map(indirects, chain(*places, *(o.write for o in segment.outputs if o.tensor in shared)))):
+            return "data determines the places of exchanged values"
         before = {o.tensor for o in segments[number - 1].outputs} if number else set[str]()
         found = {r.tensor for body in segment.expressions for r in reads(body) if r.tensor in shared}
         if found - before:
