@@ -94,6 +94,12 @@ def test_blocks_own_the_common_axes() -> None:
         assert not has_dependent_sizes(group)
 
 
+def test_equal_segments_are_one_object() -> None:
+    """Comparisons of expressions that share parts are as slow as of trees."""
+    group, other = parse_group(TRANSPOSED_ROWS), parse_group(TRANSPOSED_ROWS)
+    assert all(a is b for a, b in zip(group.segments, other.segments, strict=True))
+
+
 def test_groups_of_one_segment_become_an_exchange() -> None:
     for text in (TRANSPOSED_ROWS, INNER_LANES):
         assert exchange_level(parts(parse_group(text)), Policy()) == parse_group(text)
