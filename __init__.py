@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from .ops import Registry
     from .passes.graph import with_loss
     from .runtime import LaunchParameters
+    from .runtime.native import PackedPlan
     from .training import SGD, Adam, Training, grad, in_training
 
 __all__ = [
     "SGD", "Adam", "CompiledPlan", "CutsError", "DType", "Dim", "DynamicPlan", "Graph", "KernelFunction",
-    "LaunchParameters", "Node", "Registry", "TensorType", "Training", "__version__", "build", "build_staged", "grad",
-    "graph_from_json", "in_training", "load", "load_graph", "save_graph", "torch_op", "with_loss",
+    "LaunchParameters", "Node", "PackedPlan", "Registry", "TensorType", "Training", "__version__", "build",
+    "build_staged", "grad", "graph_from_json", "in_training", "load", "load_graph", "save_graph", "torch_op",
+    "with_loss",
 ]  # fmt: skip
 
 #: Package -> the public names it is home to.
@@ -39,6 +41,7 @@ _HOMES = {
     ".ops": ("Registry",),
     ".passes.graph": ("with_loss",),
     ".runtime": ("LaunchParameters",),
+    ".runtime.native": ("PackedPlan",),
     ".training": ("SGD", "Adam", "Training", "grad", "in_training"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -30,7 +30,7 @@ from .output import AnyPlan, note_uncompiled, read_inputs
 #: Suffixes of the names of models.
 SUFFIXES = (".onnx", ".json", ".pt2")
 #: Options that only affect compilation.
-_MODEL_OPTIONS = (
+MODEL_OPTIONS = (
     "target", "mode", "precision", "weights", "shape", "dynamic", "buckets", "strict", "debug", "spec",
 )  # fmt: skip
 
@@ -99,7 +99,7 @@ def open_plan(arguments: Namespace) -> tuple[AnyPlan, Mapping[str, Array]]:
         set_defaults(arguments)
         plan = _build(arguments)
     else:
-        refuse(arguments, _MODEL_OPTIONS, f"{arguments.plan} is a plan, and is compiled")
+        refuse(arguments, MODEL_OPTIONS, f"{arguments.plan} is a plan, and is compiled")
         plan = load(arguments.plan)
     inputs = read_inputs(plan, arguments)
     note_uncompiled(plan)

@@ -6,7 +6,9 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..ir import PlanError
 from ..runtime import DynamicRecord, ProgramRecord, stages_type
+from ..runtime.native import is_packed
 from .plan import CompiledPlan, open_plan
 
 if TYPE_CHECKING:
@@ -22,7 +24,11 @@ def load(
     A plan is code: load only plans from a trusted source.
 
     `functions` are those that `cuts.build_staged` was given, where it was.
+
+    Raises `PlanError` for a packed plan.
     """
+    if is_packed(folder):
+        raise PlanError(f"{folder} is a packed plan", hint="open it with cuts.PackedPlan, or run it with 'cuts run'")
     content = stages_type(folder)
     if content is None:
         return open_plan(folder)

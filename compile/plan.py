@@ -322,6 +322,12 @@ class CompiledPlan(PortablePlan):
         """
         return self._oracle.first_overflow(self._all_inputs(inputs))
 
+    def pack(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan as one file, for `PackedPlan` and C."""
+        from ..runtime.native import write_packed
+
+        write_packed(self.plan, path)
+
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the plan's folder atomically.
 
@@ -342,9 +348,7 @@ class CompiledPlan(PortablePlan):
 
     def _model(self) -> PlannedModel:
         if self.plan.model is None:
-            raise PlanError(
-                f"plan {quote(self.plan.name)} does not carry its model, so there is nothing to compare with"
-            )
+            raise PlanError(f"plan {quote(self.plan.name)} has no model, so there is nothing to compare with")
         return self.plan.model
 
 

@@ -29,6 +29,9 @@ plan.save("rms.plan")""",
     "DynamicPlan": """shapes = {name: (rows, 33) for name in ("x", "residual")}
 ranged = cuts.build("examples/rms.json", spec=["examples/rms.cuts"], shapes=shapes)
 y = ranged.run(ranged.random_inputs(sizes={"rows": 5}))["y"]""",
+    "PackedPlan": """plan.pack("rms.cutsplan")
+packed = cuts.PackedPlan("rms.cutsplan")
+y = packed.run(packed.random_inputs(seed=1))["y"]""",
     "load": """plan = cuts.load("rms.plan")""",
     "build_staged": """staged = cuts.build_staged("model.onnx", "opencl", shapes={"x": (1, 3, 16, 16)})""",
     "load_graph": """graph = cuts.load_graph("examples/perceptron.json")""",
@@ -63,10 +66,11 @@ except cuts.CutsError as error:
 }
 #: Classes that other calls make, and those of their members that the document lists.
 MEMBERS = {
-    "CompiledPlan": "run verify reference random_inputs save inputs outputs target kernels launches arena offset "
+    "CompiledPlan": "run verify reference random_inputs save pack inputs outputs target kernels launches arena offset "
     "constants state set_state reset_state",
     "Dim": "",
     "DynamicPlan": "run verify reference random_inputs save inputs outputs",
+    "PackedPlan": "run new_session random_inputs inputs outputs states state",
     "Training": "build run step reference save",
     "Graph": "",
     "Node": "",

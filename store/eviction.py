@@ -21,10 +21,11 @@ from .keys import KINDS
 ENTRIES = "entries"
 #: Bytes of the whole store.
 MAX_BYTES = 8 << 30
-#: Folders that other programs or earlier versions write -> levels of folders above an item: programs of PoCL, refused
-#: sources and wrong plans for diagnosis, damaged entries; entries of earlier versions.
+#: Folders without entries -> levels of folders above an item: programs of PoCL, the library that runs packed plans,
+#: refused sources and wrong plans for diagnosis, damaged entries; entries of earlier versions.
 OTHER_FOLDERS = {
     "pocl": 1,
+    "native": 0,
     "refused": 0,
     "wrong": 0,
     DAMAGED_FOLDER: 0,

@@ -32,7 +32,7 @@ LAYERS = {
     "passes": {"ir", "ops", "numerics"},
     "backends": {"ir", "store"},
     "search": {"ir", "ops", "numerics", "passes", "backends", "store"},
-    "runtime": {"ir", "numerics", "backends"},
+    "runtime": {"ir", "store", "numerics", "backends"},
     "frontends": {"ir", "ops"},
     "compile": {
         "ir",

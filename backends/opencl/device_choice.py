@@ -6,6 +6,7 @@ import logging
 import os
 import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from attrs import frozen
@@ -109,6 +110,16 @@ def choose_device() -> DeviceChoice:
         f"no OpenCL platform computes a small kernel with a barrier right: {'; '.join(c.text for c in choices)}",
         hint=f"{install_command('opencl')} brings one that does; CUTS_OPENCL_PLATFORM=<part of a name> takes any",
     )
+
+
+def opencl_library() -> str | None:
+    """Return the path of PyOpenCL's own OpenCL library.
+
+    None where it uses the system's.
+    """
+    folder = Path(import_opencl().__file__).parent
+    own = (*folder.glob(".libs/libOpenCL*"), *folder.parent.glob("pyopencl.libs/libOpenCL*"))
+    return next(map(str, own), None)
 
 
 @cache

@@ -10,9 +10,11 @@ import numpy as np
 
 from ...backends import Array, Timing
 from ...compile import CompiledPlan, ProgramPlan, StagedPlan
-from ..models import open_plan
+from ...runtime.native import PackedPlan, is_packed
+from ..models import MODEL_OPTIONS, open_plan
 from ..options import add_json, add_model_options, add_seed, count, refuse
-from ..output import AnyPlan, console, write_arrays
+from ..output import AnyPlan, console, read_inputs, write_arrays
+from ..throughput import measure_throughput
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -20,12 +22,19 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "plan",
         metavar="PLAN",
-        help="a plan's folder, which contains code, so run only plans you trust; or a model, compiled first",
+        help="a plan's folder or packed file, which contains code, so run only plans you trust; or a model, which is "
+        "compiled first",
     )
     parser.add_argument("--output", metavar="Y.npz", help="write the outputs")
     parser.add_argument("--warmup", type=count, metavar="N", help="runs before those that are timed (default 2)")
     parser.add_argument(
         "--iters", type=count, default=0, metavar="N", help="timed runs; prints percentiles (default none)"
+    )
+    parser.add_argument(
+        "--sessions",
+        type=count,
+        metavar="N",
+        help="measure the throughput of N sessions, each with a thread, memory and a stream of its own",
     )
     add_model_options(parser)
     add_seed(parser)
@@ -35,16 +44,18 @@ def add_arguments(parser: ArgumentParser) -> None:
 def command(arguments: Namespace) -> int:
     """Run a plan once for its outputs, then repeatedly for its times."""
     if not arguments.iters:
-        refuse(arguments, ["warmup"], "only runs that are timed (--iters) are warmed up for")
+        refuse(arguments, ["warmup", "sessions"], "it is for runs that are timed (--iters)")
     warmup = 2 if arguments.warmup is None else arguments.warmup
-    plan, inputs = open_plan(arguments)
+    plan, inputs = _open(arguments)
     results = plan.run(inputs)
     outputs = {name: value for name, value in results.items() if isinstance(value, np.ndarray)}
     others = {name: value for name, value in results.items() if name not in outputs}
-    state = plan.state if isinstance(plan, (CompiledPlan, ProgramPlan)) else {}
+    state = plan.state if isinstance(plan, (CompiledPlan, PackedPlan, ProgramPlan)) else {}
     if arguments.output:
         write_arrays(arguments.output, outputs)
     measured = _measure(plan, inputs, warmup, arguments.iters) if arguments.iters else {}
+    sessions = arguments.sessions or 0
+    rate = measure_throughput(plan, inputs, sessions, warmup, arguments.iters) if sessions else None
     if arguments.json:
         kept, figures = (
             {name: {"dtype": str(a.dtype), "shape": a.shape, **_figures(a)} for name, a in arrays.items()}
@@ -61,6 +72,7 @@ def command(arguments: Namespace) -> int:
                 "uncompiled_time": plan.foreign_time if isinstance(plan, StagedPlan) else 0.0,
                 "state": kept,
                 "seconds": times,
+                "runs_per_second": rate,
             }
         )
         return 0
@@ -76,9 +88,20 @@ def command(arguments: Namespace) -> int:
             [name, *map(console.seconds, console.percentiles(timing).values())] for name, timing in measured.items()
         ]
         screen.print(console.table(f"{arguments.iters} runs on {plan.target.name}", columns, rows))
+    if rate is not None:
+        screen.print(f"{console.count(sessions, 'session')}: {rate:,.1f} runs per second", markup=False)
     if isinstance(plan, StagedPlan) and plan.foreign_time is not None:
         screen.print(f"uncompiled operations take {plan.foreign_time:.0%} of the time", markup=False)
     return 0
+
+
+def _open(arguments: Namespace) -> tuple[AnyPlan | PackedPlan, Mapping[str, Array]]:
+    """Return a plan with its inputs."""
+    if not is_packed(arguments.plan):
+        return open_plan(arguments)
+    refuse(arguments, MODEL_OPTIONS, f"{arguments.plan} is a plan, and is compiled")
+    plan = PackedPlan(arguments.plan)
+    return plan, read_inputs(plan, arguments)
 
 
 def _rows(arrays: Mapping[str, Array]) -> list[list[object]]:
@@ -94,7 +117,7 @@ def _figures(array: Array) -> dict[str, float]:
     return {"min": float(values.min()), "mean": float(values.mean()), "max": float(values.max())} if array.size else {}
 
 
-def _measure(plan: AnyPlan, inputs: Mapping[str, Array], warmup: int, iters: int) -> dict[str, Timing]:
+def _measure(plan: AnyPlan | PackedPlan, inputs: Mapping[str, Array], warmup: int, iters: int) -> dict[str, Timing]:
     """Time whole runs, split into copies, compute and the wall clock where one plan does all."""
     if plan.target.dialect == "reference" or not isinstance(plan, CompiledPlan):
         samples = []

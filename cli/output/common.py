@@ -15,12 +15,13 @@ from ...compile import CompiledPlan, DynamicPlan, StagedPlan
 from ...ir import NumericsError, UsageError, quote
 from ...numerics import Comparison, require_correct
 from ...runtime import first_wrong_step, has_onnxruntime, run_onnxruntime
+from ...runtime.native import PackedPlan
 from . import console
 
 AnyPlan: TypeAlias = CompiledPlan | StagedPlan | DynamicPlan
 
 
-def read_inputs(plan: AnyPlan, arguments: Namespace) -> dict[str, Array]:
+def read_inputs(plan: AnyPlan | PackedPlan, arguments: Namespace) -> dict[str, Array]:
     """Return the inputs of a file, others random by a seed.
 
     Raises `BackendError` first where memory does not suffice to run the plan, or to verify it.
@@ -35,7 +36,7 @@ def read_inputs(plan: AnyPlan, arguments: Namespace) -> dict[str, Array]:
     return {name: array for name, array in plan.random_inputs(arguments.seed).items() if name in missing} | given
 
 
-def _read_arrays(path: str, plan: AnyPlan) -> dict[str, Array]:
+def _read_arrays(path: str, plan: AnyPlan | PackedPlan) -> dict[str, Array]:
     try:
         content = np.load(path, allow_pickle=False)
         if isinstance(content, np.ndarray):

@@ -1,14 +1,20 @@
-"""Builds the runner of plans, `libcuts_run`, with a C compiler."""
+"""The runner of plans, `libcuts_run`: the wheel's, or built here."""
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import os
 import shutil
 import subprocess
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from ...ir import BackendError
+from ...store import cache_root, create_private_folder, digest_parts
+from .c_interface import open_library
 
 SOURCE_FOLDER = Path(__file__).parent / "source"
 LIBRARY_NAME = "libcuts_run.so"
@@ -65,3 +71,36 @@ def compile_c(target: Path, sources: Sequence[Path], options: Sequence[str]) -> 
     done = subprocess.run([*command, *map(str, sources), "-ldl"], capture_output=True, text=True)
     if done.returncode:
         raise BackendError(f"{command[0]} cannot build {target}: {done.stderr.strip()}")
+
+
+@cache
+def native_library() -> ctypes.CDLL:
+    """Return the opened library.
+
+    It is the package's, where a wheel has it, or built once and kept in the cache.
+
+    Raises `BackendError` where there is neither a library nor a C compiler.
+    """
+    own = Path(__file__).parent / LIBRARY_NAME
+    return open_library(own if own.is_file() else _cached_library())
+
+
+def _cached_library() -> Path:
+    """Return the library of the present sources in the cache, built where it is missing."""
+    root = cache_root()
+    content = [path.read_text(encoding="utf-8") for path in sorted(SOURCE_FOLDER.glob("*.[ch]"))]
+    folder = root and create_private_folder(root / "native")
+    if folder is None:
+        return build_library(_scratch_folder())
+    target = folder / digest_parts([find_compiler(), *COMPILER_OPTIONS, *content]) / LIBRARY_NAME
+    if not target.is_file():
+        with TemporaryDirectory(dir=folder) as draft:
+            target.parent.mkdir(mode=0o700, exist_ok=True)
+            build_library(draft).replace(target)
+    return target
+
+
+def _scratch_folder() -> str:
+    folder = TemporaryDirectory(prefix="cuts-native-")
+    atexit.register(folder.cleanup)
+    return folder.name

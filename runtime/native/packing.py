@@ -19,16 +19,12 @@ from ...ir import WAITING_SUFFIX, Array, DType, KernelFunction, PlanError, Tenso
 from ..fallback_kernels import without_routines
 from ..placement import ConstantImages
 from ..plan import Plan
+from .element_types import dlpack_code
 from .interface_copies import RowCopy
 from .kernel_programs import KernelCode, kernel_code
-from .records import NONE, RecordTables
+from .records import DIALECTS, NONE, RecordTables
 from .runner_layout import STATE, InterfaceTensor, RunnerLayout, layout_of
 
-#: Numbers of dialects in a file.
-DIALECTS = {"opencl": 1, "cuda": 2}
-#: DLPack's codes of element types, by kind and for the floats that it names.
-_CODES = {"signed": 0, "unsigned": 1, "float": 2, "condition": 6}
-_FLOAT_CODES = {DType.BF16: 4, DType.F8E4M3: 10, DType.F8E5M2: 12}
 #: The driver's numbers of element types and swizzles of tensor maps, and of the sectors that L2 reads together.
 _MAP_TYPES = {
     DType.I8: 0, DType.U8: 0, DType.F8E4M3: 0, DType.F8E5M2: 0, DType.F16: 6, DType.F32: 7, DType.BF16: 9,
@@ -86,10 +82,9 @@ def pack_plan(plan: Plan) -> bytes:
 def _add_tensors(tables: RecordTables, tensors: Sequence[InterfaceTensor]) -> None:
     for tensor in tensors:
         dtype = tensor.type.dtype
-        code = _FLOAT_CODES.get(dtype, _CODES[dtype.element.kind])
         first = tables.numbers(tensor.type.shape)
         tables.add(
-            "tensor", *tables.text(tensor.name), tensor.role, tensor.place.block, code, 8 * dtype.size, 1,
+            "tensor", *tables.text(tensor.name), tensor.role, tensor.place.block, dlpack_code(dtype), 8 * dtype.size, 1,
             len(tensor.type.shape), tensor.partner, 0, first, tensor.place.offset, tensor.type.nbytes,
         )  # fmt: skip
 

@@ -8,8 +8,11 @@ the same layouts as C structs, and a test compares both.
 from __future__ import annotations
 
 import hashlib
+import os
 import struct
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from io import BytesIO
 
 from attrs import frozen
 
@@ -18,6 +21,8 @@ MAGIC, VERSION = b"cutsplan", 2
 HEADER = struct.Struct("<8sIIQ")
 HEADER_BYTES, SECTION_ALIGNMENT = 64, 64
 SECTION = struct.Struct("<IIQQQ")
+#: Numbers of dialects in a file.
+DIALECTS = {"opencl": 1, "cuda": 2}
 #: Marks an absent number: no argument, or dependencies that are just the launch before.
 NONE = 0xFFFFFFFF
 
@@ -149,6 +154,19 @@ def with_header(rest: bytes) -> bytes:
     digest = hashlib.sha256(front)
     digest.update(rest)
     return (front + digest.digest()).ljust(HEADER_BYTES, b"\0") + rest
+
+
+def read_dialect(source: str | os.PathLike[str] | bytes) -> int | None:
+    """Return the number of a packed plan's dialect, unchecked.
+
+    None where there is none.
+    """
+    info = LAYOUTS["info"]
+    with suppress(OSError, struct.error), BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file:
+        file.seek(HEADER_BYTES)
+        file.seek(SECTION.unpack(file.read(SECTION.size))[2])
+        return int(info.struct.unpack(file.read(info.struct.size))[-3])
+    return None
 
 
 def _align(end: int) -> int:

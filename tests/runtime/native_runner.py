@@ -1,6 +1,6 @@
 """Runner of plans through ctypes, and its library, built once.
 
-Struct fields are those of `cuts_run.h`; `test_native_interface.py` compares them.
+`PackedPlan` is the users' form; this one reaches each function of the library, and gives it wrong arguments.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 from collections.abc import Mapping, Sequence
-from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint16, c_uint32, c_uint64
+from ctypes import byref, c_int64, c_size_t, c_uint64
 from ctypes import c_void_p as address
 from functools import cache
 from pathlib import Path
@@ -16,75 +16,26 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from cuts.backends.opencl import choose_device
+from cuts.backends.opencl import choose_device, opencl_library
 from cuts.ir.types import DType
 from cuts.runtime.native import build_library
-
-INPUT, OUTPUT, STATE = 0, 1, 2
-#: Element types by DLPack's code and bits.
-DTYPES = {
-    (0, 8): DType.I8, (0, 16): DType.I16, (0, 32): DType.I32, (0, 64): DType.I64,
-    (1, 8): DType.U8, (1, 16): DType.U16, (1, 32): DType.U32, (1, 64): DType.U64,
-    (2, 16): DType.F16, (2, 32): DType.F32, (2, 64): DType.F64, (4, 16): DType.BF16,
-    (6, 8): DType.BOOL, (10, 8): DType.F8E4M3, (12, 8): DType.F8E5M2,
-}  # fmt: skip
-
-
-class DeviceStruct(ctypes.Structure):
-    """`cuts_device`."""
-
-    _fields_ = [("type", c_int32), ("ordinal", c_int32)]
-
-
-class DTypeStruct(ctypes.Structure):
-    """`cuts_dtype`."""
-
-    _fields_ = [("code", c_uint8), ("bits", c_uint8), ("lanes", c_uint16)]
-
-
-class TensorStruct(ctypes.Structure):
-    """`cuts_tensor`."""
-
-    _fields_ = [
-        ("data", address), ("device", DeviceStruct), ("ndim", c_int32), ("dtype", DTypeStruct),
-        ("shape", POINTER(c_int64)), ("strides", POINTER(c_int64)), ("byte_offset", c_uint64),
-    ]  # fmt: skip
-
-
-class TensorInfoStruct(ctypes.Structure):
-    """`cuts_tensor_info`."""
-
-    _fields_ = [
-        ("name", c_char_p), ("role", c_int), ("dtype", DTypeStruct), ("ndim", c_int32), ("shape", POINTER(c_int64)),
-        ("nbytes", c_uint64),
-    ]  # fmt: skip
-
-
-class PlanInfoStruct(ctypes.Structure):
-    """`cuts_plan_info`."""
-
-    _fields_ = [
-        ("name", c_char_p), ("target", c_char_p), ("dialect", c_char_p), ("inputs", c_uint32), ("outputs", c_uint32),
-        ("states", c_uint32), ("kernels", c_uint32), ("launches", c_uint32), ("constant_bytes", c_uint64),
-        ("session_bytes", c_uint64),
-    ]  # fmt: skip
-
-
-class OptionsStruct(ctypes.Structure):
-    """`cuts_options`."""
-
-    _fields_ = [
-        ("size", c_size_t), ("ordinal", c_int32), ("library", c_char_p), ("platform", c_char_p), ("context", address),
-        ("device", address),
-    ]  # fmt: skip
-
-
-class NativeError(Exception):
-    """Error of the library: the name of its status, and its text."""
-
-    def __init__(self, status: str, text: str) -> None:
-        super().__init__(f"{status}: {text}")
-        self.status, self.text = status, text
+from cuts.runtime.native.c_interface import (
+    INPUT,
+    NO_DEVICE,
+    OUTPUT,
+    STATE,
+    DeviceStruct,
+    DTypeStruct,
+    NativeError,
+    OptionsStruct,
+    PlanInfoStruct,
+    TensorInfoStruct,
+    TensorStruct,
+    check_status,
+    make_options,
+    open_library,
+)
+from cuts.runtime.native.element_types import DTYPES
 
 
 @cache
@@ -101,29 +52,17 @@ def native_library() -> ctypes.CDLL:
     return open_library(build_library(scratch_folder()))
 
 
-def open_library(path: Path) -> ctypes.CDLL:
-    """Return a built library with the types of its results."""
-    library = ctypes.CDLL(str(path))
-    library.cuts_status_name.restype = library.cuts_last_error.restype = c_char_p
-    library.cuts_plan_close.argtypes = library.cuts_session_destroy.argtypes = [address]
-    return library
-
-
 @cache
 def opencl_options() -> OptionsStruct:
     """Return the options that open the OpenCL device of this package's tests."""
-    chosen = choose_device()
-    import pyopencl
-
-    folder = Path(pyopencl.__file__).parent
-    own = [*folder.glob(".libs/libOpenCL*"), *folder.parent.glob("pyopencl.libs/libOpenCL*")]
-    library = str(own[0]).encode() if own else None
-    return OptionsStruct(ctypes.sizeof(OptionsStruct), 0, library, chosen.platform.version.encode(), None, None)
+    platform, library = choose_device().platform.version.encode(), opencl_library()
+    path = library.encode() if library else None
+    return OptionsStruct(ctypes.sizeof(OptionsStruct), 0, path, platform, None, None)
 
 
 def describe_only() -> OptionsStruct:
     """Return options that open a file without a device."""
-    return OptionsStruct(ctypes.sizeof(OptionsStruct), -1)
+    return make_options(NO_DEVICE)
 
 
 def aligned_copy(array: Any, alignment: int = 64) -> Any:
@@ -157,8 +96,7 @@ class NativePlan:
 
     def check(self, status: int) -> None:
         """Raise `NativeError` for a status that is one."""
-        if status:
-            raise NativeError(self.library.cuts_status_name(status).decode(), self.library.cuts_last_error().decode())
+        check_status(self.library, status)
 
     def new_session(self) -> Any:
         """Return another session of the plan."""

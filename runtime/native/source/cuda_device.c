@@ -183,7 +183,14 @@ static void disown_cuda(device *base, device_memory memory) {
     (void)base, (void)memory;
 }
 
+static int shares_host_memory_cuda(const device *base) {
+    (void)base;
+    return 0;
+}
+
 const driver_calls CUDA_DRIVER = {
+    .device_type = CUDA_DEVICE,
+    .shares_host_memory = shares_host_memory_cuda,
     .open = open_cuda,
     .close = close_cuda,
     .allocate = allocate_cuda,

@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 /** Version of this interface: major * 1000 + minor. A library of the same major number serves the header. */
-#define CUTS_RUN_VERSION 1000
+#define CUTS_RUN_VERSION 1001
 
 /** Result of a call. All but `CUTS_OK` are errors, with a text in `cuts_last_error`. */
 typedef enum cuts_status {
@@ -147,6 +147,12 @@ CUTS_API cuts_status cuts_session_run(cuts_session *session, const cuts_tensor *
 CUTS_API cuts_status cuts_session_run_pointers(cuts_session *session, void *const *inputs, const uint64_t *input_bytes,
                                                uint32_t input_count, void *const *outputs, const uint64_t *output_bytes,
                                                uint32_t output_count, void *stream);
+
+/** Runs a plan on dense tensors in host memory, with any alignment, and returns when the outputs are there. Devices that
+ * share the host's memory use it where it lies; for others the session has device memory, and copies. */
+CUTS_API cuts_status cuts_session_run_host(cuts_session *session, const void *const *inputs,
+                                           const uint64_t *input_bytes, uint32_t input_count, void *const *outputs,
+                                           const uint64_t *output_bytes, uint32_t output_count);
 
 /** Waits for all runs of a session. */
 CUTS_API cuts_status cuts_session_synchronize(cuts_session *session);

@@ -19,6 +19,9 @@ typedef struct sequence sequence;
 enum { HOST_DEVICE = 1, CUDA_DEVICE = 2, OPENCL_DEVICE = 4 };
 
 typedef struct driver_calls {
+    int32_t device_type; /* of memory that `allocate` returns */
+    int (*shares_host_memory)(const device *device);
+
     cuts_status (*open)(const cuts_options *options, const plan_file *file, device **opened);
     void (*close)(device *device);
 

@@ -205,7 +205,13 @@ static cuts_status adopt_opencl(device *base, const cuts_device *place, void *da
     return check_opencl(code, "clCreateBuffer");
 }
 
+static int shares_host_memory_opencl(const device *base) {
+    return ((const opencl_device *)base)->shares_host_memory;
+}
+
 const driver_calls OPENCL_DRIVER = {
+    .device_type = OPENCL_DEVICE,
+    .shares_host_memory = shares_host_memory_opencl,
     .open = open_opencl,
     .close = close_opencl,
     .allocate = allocate_opencl,

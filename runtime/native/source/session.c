@@ -1,22 +1,11 @@
 /* Sessions: memory of one run, state, and the caller's tensors of the last run. */
-#include <pthread.h>
+#include "session.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan.h"
 #include "status.h"
 #include "tensor_checks.h"
-
-enum { ALIGNMENT = 16 }; /* of the caller's memory: the widest load of a kernel */
-
-struct cuts_session {
-    cuts_plan *plan;
-    pthread_mutex_t mutex; /* held while a run is launched */
-    sequence *sequence;
-    device_memory *blocks; /* by block: constants of the plan, memory of the session, adopted memory of the caller */
-    void **callers;        /* by block: the address that a caller gave in the last run */
-    uint8_t *is_moved;     /* by block: whether it differs from the last launch */
-};
 
 static cuts_status allocate_blocks(cuts_session *session) {
     const plan_file *file = &session->plan->file;
@@ -32,8 +21,9 @@ static cuts_status fill_session(cuts_session *session) {
     size_t count = session->plan->file.block_count + 1;
     session->blocks = calloc(count, sizeof *session->blocks);
     session->callers = calloc(count, sizeof *session->callers);
+    session->copies = calloc(count, sizeof *session->copies);
     session->is_moved = malloc(count);
-    if (!session->blocks || !session->callers || !session->is_moved)
+    if (!session->blocks || !session->callers || !session->copies || !session->is_moved)
         return fail(CUTS_ERROR_MEMORY, "too little memory for a session");
     memset(session->is_moved, 1, count);
     TRY(allocate_blocks(session));
@@ -72,18 +62,20 @@ void cuts_session_destroy(cuts_session *session) {
         calls->wait(session->sequence);
         calls->discard(session->sequence);
     }
-    for (uint64_t n = 0; session->blocks && n < session->plan->file.block_count; n++) release_block(session, n);
+    for (uint64_t n = 0; session->blocks && n < session->plan->file.block_count; n++) {
+        release_block(session, n);
+        if (session->copies && session->copies[n]) calls->release(session->plan->device, session->copies[n]);
+    }
     free(session->blocks);
     free(session->callers);
+    free(session->copies);
     free(session->is_moved);
     pthread_mutex_destroy(&session->mutex);
     release_plan(session->plan);
     free(session);
 }
 
-/* Takes a caller's memory as the block of a tensor, unless it was there in the last run. */
-static cuts_status bind_memory(cuts_session *session, const tensor_record *tensor, const cuts_device *place,
-                               void *data) {
+cuts_status bind_memory(cuts_session *session, const tensor_record *tensor, const cuts_device *place, void *data) {
     const char *role = role_name(tensor->role), *name = text_of(&session->plan->file, tensor->name);
     uint32_t block = tensor->block;
     if (session->blocks[block] && session->callers[block] == data) return CUTS_OK;
@@ -100,11 +92,18 @@ static cuts_status bind_memory(cuts_session *session, const tensor_record *tenso
     return CUTS_OK;
 }
 
-static cuts_status check_count(const cuts_session *session, cuts_role role, uint32_t count, const void *list) {
+cuts_status check_count(const cuts_session *session, cuts_role role, uint32_t count, const void *list) {
     uint32_t expected = session->plan->file.role_counts[role];
     if (count != expected || (count && !list))
         return fail(CUTS_ERROR_TENSOR, "expected %u %ss, found %u", expected, role_name(role), list ? count : 0);
     return CUTS_OK;
+}
+
+cuts_status check_bytes(const cuts_session *session, const tensor_record *tensor, uint64_t nbytes) {
+    if (nbytes >= tensor->nbytes) return CUTS_OK;
+    return fail(CUTS_ERROR_TENSOR, "%s '%s' has %llu bytes, expected %llu", role_name(tensor->role),
+                text_of(&session->plan->file, tensor->name), (unsigned long long)nbytes,
+                (unsigned long long)tensor->nbytes);
 }
 
 static cuts_status bind_tensor(cuts_session *session, const tensor_record *tensor, const cuts_tensor *given) {
@@ -125,10 +124,7 @@ static cuts_status bind_pointers(cuts_session *session, cuts_role role, void *co
     TRY(check_count(session, role, count, nbytes ? (const void *)given : NULL));
     for (uint32_t n = 0; n < count; n++) {
         const tensor_record *tensor = find_tensor(&session->plan->file, role, n);
-        if (nbytes[n] < tensor->nbytes)
-            return fail(CUTS_ERROR_TENSOR, "%s '%s' has %llu bytes, expected %llu", role_name(role),
-                        text_of(&session->plan->file, tensor->name), (unsigned long long)nbytes[n],
-                        (unsigned long long)tensor->nbytes);
+        TRY(check_bytes(session, tensor, nbytes[n]));
         TRY(bind_memory(session, tensor, NULL, given[n]));
     }
     return CUTS_OK;
@@ -146,7 +142,7 @@ static void swap_states(cuts_session *session) {
     }
 }
 
-static cuts_status launch(cuts_session *session, void *stream) {
+cuts_status launch_session(cuts_session *session, void *stream) {
     TRY(calls_of(session->plan)->launch(session->sequence, session->blocks, session->is_moved, stream));
     memset(session->is_moved, 0, session->plan->file.block_count);
     swap_states(session);
@@ -157,7 +153,7 @@ static cuts_status run_on_tensors(cuts_session *session, const cuts_tensor *inpu
                                   const cuts_tensor *outputs, uint32_t output_count, void *stream) {
     TRY(bind_tensors(session, CUTS_INPUT, inputs, input_count));
     TRY(bind_tensors(session, CUTS_OUTPUT, outputs, output_count));
-    return launch(session, stream);
+    return launch_session(session, stream);
 }
 
 cuts_status cuts_session_run(cuts_session *session, const cuts_tensor *inputs, uint32_t input_count,
@@ -174,7 +170,7 @@ static cuts_status run_on_pointers(cuts_session *session, void *const *inputs, c
                                    uint32_t output_count, void *stream) {
     TRY(bind_pointers(session, CUTS_INPUT, inputs, input_bytes, input_count));
     TRY(bind_pointers(session, CUTS_OUTPUT, outputs, output_bytes, output_count));
-    return launch(session, stream);
+    return launch_session(session, stream);
 }
 
 cuts_status cuts_session_run_pointers(cuts_session *session, void *const *inputs, const uint64_t *input_bytes,

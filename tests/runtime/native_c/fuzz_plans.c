@@ -140,6 +140,8 @@ static void run(cuts_plan *plan) {
         for (int times = 0; times < 2; times++)
             run_count += !cuts_session_run_pointers(session, inputs, input_bytes, (uint32_t)input_count, outputs,
                                                     output_bytes, (uint32_t)output_count, NULL);
+        run_count += !cuts_session_run_host(session, (const void *const *)inputs, input_bytes, (uint32_t)input_count,
+                                            outputs, output_bytes, (uint32_t)output_count);
         cuts_session_reset_state(session);
         cuts_session_destroy(session);
     }
