@@ -34,9 +34,25 @@ Programs in `examples/native/` use the library from C, C++ and Rust.
   each thread.
 * **CUDA.** The first run records a graph; later runs launch it, with new addresses where memory moved. The library uses
   the device's primary context, as PyTorch and the CUDA runtime do.
+* **Host memory.** `cuts_session_run_host` takes host memory on any device; on a GPU the session copies it.
 * **Limits.** Linux on little-endian 64-bit machines. Plans that check indices, plans in stages or for ranges of sizes,
   and routines without a generated kernel cannot be exported. Results that are the same in each run are no tensors and
   have no outputs.
+
+## Engines
+
+`cuts export PLAN --as ENGINE` writes a folder with a library that contains the runner, built by the C compiler of the
+machine.
+
+* **ONNX Runtime** (`onnxruntime`, from 1.16): a model of one node, `cuts.Plan`, for `model.onnx` or a part of a larger
+  model, and `libcuts_onnxruntime.so`, which `SessionOptions.register_custom_ops_library` loads. The attribute `file`
+  names the plan beside the library; `ordinal`, `library` and `platform` choose a device as `cuts_options` do. The
+  provider of processors copies host memory; that of CUDA gives device memory and its stream. Runs of a node exclude
+  each other.
+* **Triton Inference Server** (`triton`): a folder for a model repository, with `config.pbtxt`, the plan, and the
+  backend `libtriton_cuts.so`. Instances of a model on one GPU share its constants. A request is one run in host memory;
+  there is no batching, as shapes are those of the plan.
+* **Python**: [`cuts.PackedPlan`](python_api.md) opens a packed plan through the library.
 """
 _ENTRY = re.compile(r"/\*\* ((?:.|\n)*?) \*/\n((?:.+\n)+)")
 

@@ -6,5 +6,6 @@ Values that depend on constants alone are computed at import. `operators` has th
 from .backend_representation import ReferenceBackend, Runner, Specialisation
 from .foreign_nodes import Function
 from .load import load_onnx
+from .plan_model import plan_model
 from .protos import declared_shapes
 from .staged_model import OpaqueWarning, PartKey, StagedModel, model_of_graph, staged_onnx

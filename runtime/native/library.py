@@ -18,6 +18,9 @@ from .c_interface import open_library
 
 SOURCE_FOLDER = Path(__file__).parent / "source"
 LIBRARY_NAME = "libcuts_run.so"
+#: Libraries of engines that contain the runner, by the name of their source.
+DOOR_FOLDER = Path(__file__).parent / "doors"
+DOOR_NAMES = {"onnxruntime": "libcuts_onnxruntime.so", "triton": "libtriton_cuts.so"}
 #: Options of the compiler: records are read in place, through pointers to structs over the bytes of a file.
 COMPILER_OPTIONS = (
     "-std=c11",
@@ -59,6 +62,18 @@ def build_library(folder: str | os.PathLike[str], options: Sequence[str] = ()) -
     target = Path(folder) / LIBRARY_NAME
     target.parent.mkdir(parents=True, exist_ok=True)
     compile_c(target, library_sources(), ["-shared", "-s", *options])
+    return target
+
+
+def build_door(name: str, folder: str | os.PathLike[str], options: Sequence[str] = ()) -> Path:
+    """Compile an engine's library into a folder and return its path.
+
+    The library contains the runner.
+
+    Raises `BackendError` with the compiler's text where it fails.
+    """
+    target = Path(folder) / DOOR_NAMES[name]
+    compile_c(target, [DOOR_FOLDER / f"{name}.c", *library_sources()], ["-shared", "-s", *options])
     return target
 
 

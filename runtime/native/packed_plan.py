@@ -186,7 +186,8 @@ class PackedPlan:
     @cached_property
     def sizes(self) -> tuple[Any, Any]:
         """Bytes of each input and each output, for the library."""
-        return tuple((c_uint64 * max(1, len(t)))(*(each.nbytes for each in t.values())) for t in self._interface)
+        given, found = ([type_.nbytes for type_ in types.values()] for types in self._interface)
+        return (c_uint64 * max(1, len(given)))(*given), (c_uint64 * max(1, len(found)))(*found)
 
     @property
     def _interface(self) -> tuple[Mapping[str, TensorType], Mapping[str, TensorType]]:

@@ -1,0 +1,159 @@
+"""Packed plans in engines: ONNX Runtime, and Triton's interface for backends."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import cuts
+import numpy as np
+import pytest
+from cuts.backends.opencl import opencl_library
+from cuts.cli import main
+from cuts.compile import CompiledPlan
+from cuts.ir import Array
+from cuts.runtime.native import DOOR_FOLDER, SOURCE_FOLDER, compile_c, library_sources
+from cuts.tests.needs import needs_c_compiler, needs_opencl, optional_module
+
+pytestmark = [pytest.mark.as_users_build, needs_c_compiler()]
+EXAMPLES = Path(__file__).parents[2] / "examples"
+C_FOLDER = Path(__file__).parent / "native_c"
+#: Triton's number of f32.
+FP32 = 11
+
+
+@pytest.fixture(scope="module")
+def plan() -> CompiledPlan:
+    return cuts.build(str(EXAMPLES / "perceptron.json"), "opencl")
+
+
+@pytest.fixture(scope="module")
+def inputs(plan: CompiledPlan) -> Mapping[str, Array]:
+    return plan.random_inputs(seed=4)
+
+
+@pytest.fixture(scope="module")
+def right(plan: CompiledPlan, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+    return plan.run(inputs)
+
+
+def export(plan: CompiledPlan, folder: Path, form: str) -> Path:
+    """Return the folder of an exported plan."""
+    plan.save(folder / "model.plan")
+    assert main(["export", str(folder / "model.plan"), "--as", form, "-o", str(folder / "model")]) == 0
+    return folder / "model"
+
+
+@needs_opencl
+def test_onnx_runtime_computes_the_same_bits(
+    plan: CompiledPlan, inputs: Mapping[str, Array], right: Mapping[str, Array], tmp_path: Path
+) -> None:
+    onnx, runtime = optional_module("onnx"), optional_module("onnxruntime")
+    folder = export(plan, tmp_path, "onnxruntime")
+    model = onnx.load(folder / "model.onnx")
+    if library := opencl_library():
+        model.graph.node[0].attribute.append(onnx.helper.make_attribute("library", library))
+    options = runtime.SessionOptions()
+    options.register_custom_ops_library(str(folder / "libcuts_onnxruntime.so"))
+    session = runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    for _ in range(2):
+        found = session.run(list(right), dict(inputs))
+        assert [array.tobytes() for array in found] == [array.tobytes() for array in right.values()]
+    (attribute,) = (each for each in model.graph.node[0].attribute if each.name == "file")
+    attribute.s = b"none.cutsplan"
+    with pytest.raises(Exception, match=r"cannot read .*none\.cutsplan: No such file"):
+        runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+@needs_opencl
+def test_onnx_runtime_refuses_other_shapes(plan: CompiledPlan, inputs: Mapping[str, Array], tmp_path: Path) -> None:
+    onnx, runtime = optional_module("onnx"), optional_module("onnxruntime")
+    folder = export(plan, tmp_path, "onnxruntime")
+    model = onnx.load(folder / "model.onnx")
+    if library := opencl_library():
+        model.graph.node[0].attribute.append(onnx.helper.make_attribute("library", library))
+    for dim in model.graph.input[0].type.tensor_type.shape.dim:
+        dim.dim_param = "any"
+    options = runtime.SessionOptions()
+    options.register_custom_ops_library(str(folder / "libcuts_onnxruntime.so"))
+    session = runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    name = model.graph.input[0].name
+    with pytest.raises(Exception, match=f"input '{name}' has another type or shape than that of plan"):
+        session.run(None, {**inputs, name: np.zeros((3, 3), np.float32)})
+
+
+def serve(folder: Path, model: Path, inputs: Mapping[str, Array], outputs: list[str]) -> str:
+    """Run one request on the server of tests and return its text."""
+    server = folder / "server"
+    compile_c(server, [C_FOLDER / "fake_triton.c"], ["-rdynamic", f"-I{DOOR_FOLDER}"])
+    for name, value in inputs.items():
+        (folder / f"{name}.bin").write_bytes(value.tobytes())
+    own = opencl_library()
+    if own:
+        (folder / "libOpenCL.so.1").symlink_to(own)
+    folders = [str(folder), *([str(Path(own).parent)] if own else [])]
+    words = [f"{name}:{FP32}:{value.nbytes}" for name, value in inputs.items()]
+    command = [server, model / "libtriton_cuts.so", model, folder, *words, "--", *outputs]
+    environment = os.environ | {"LD_LIBRARY_PATH": os.pathsep.join(folders)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode in (0, 1), done.stderr
+    return done.stdout
+
+
+@needs_opencl
+def test_a_triton_backend_computes_the_same_bits(
+    plan: CompiledPlan, inputs: Mapping[str, Array], right: Mapping[str, Array], tmp_path: Path
+) -> None:
+    model = export(plan, tmp_path, "triton")
+    dense = {name: np.ascontiguousarray(value) for name, value in inputs.items()}
+    assert serve(tmp_path, model, dense, list(right)) == "released 1 reported 1 live errors 0\n"
+    for name, value in right.items():
+        assert (tmp_path / f"{name}.bin").read_bytes() == value.tobytes(), name
+    text = (model / "config.pbtxt").read_text(encoding="utf-8")
+    assert text.startswith('name: "model"\nbackend: "cuts"\n') and "KIND_CPU" in text
+    for name, type_ in plan.inputs.items():
+        dims = ", ".join(map(str, type_.shape))
+        assert f'input [ {{ name: "{name}" data_type: TYPE_FP32 dims: [ {dims} ] }} ]' in text
+
+
+@needs_opencl
+def test_a_triton_request_may_leave_out_outputs(
+    plan: CompiledPlan, inputs: Mapping[str, Array], tmp_path: Path
+) -> None:
+    model = export(plan, tmp_path, "triton")
+    dense = {name: np.ascontiguousarray(value) for name, value in inputs.items()}
+    assert serve(tmp_path, model, dense, []) == "released 1 reported 1 live errors 0\n"
+
+
+@needs_opencl
+def test_a_triton_request_with_errors_is_answered(
+    plan: CompiledPlan, inputs: Mapping[str, Array], tmp_path: Path
+) -> None:
+    model = export(plan, tmp_path, "triton")
+    name, *others = inputs
+    short = {each: np.ascontiguousarray(inputs[each]) for each in others} | {name: np.zeros(1, np.float32)}
+    assert f"3: '{name}' has another type or size than the plan's\n" in serve(tmp_path, model, short, [])
+
+
+@needs_opencl
+def test_a_triton_model_without_its_plan_is_refused(plan: CompiledPlan, tmp_path: Path) -> None:
+    model = export(plan, tmp_path, "triton")
+    (model / "1" / "model.cutsplan").unlink()
+    assert re.search(r"1: cannot read .*/1/model\.cutsplan: No such file", serve(tmp_path, model, {}, []))
+
+
+def test_the_triton_door_fits_the_server_own_header(tmp_path: Path) -> None:
+    """`CUTS_TRITON_INCLUDE` is the folder `include` of triton-inference-server/core."""
+    root = Path(os.environ.get("CUTS_TRITON_INCLUDE", "/nothing"))
+    headers = [root / f"triton/core/triton{name}.h" for name in ("server", "backend")]
+    if not headers[0].is_file():
+        pytest.skip("CUTS_TRITON_INCLUDE names no folder with Triton's headers")
+    names = {n for path in headers for n in re.findall(r"^struct (TRITON\w+);", path.read_text("utf-8"), re.M)}
+    types = "".join(f"typedef struct {name} {name};\n" for name in sorted(names))  # the header is written for C++
+    (tmp_path / "header.h").write_text(f'#include <stdbool.h>\n{types}#include "triton/core/tritonbackend.h"\n')
+    options = ["-shared", "-Wall", "-Wextra", "-Werror", f"-I{tmp_path}", f"-I{root}", f"-I{SOURCE_FOLDER}"]
+    options += ['-DCUTS_TRITON_HEADER="header.h"']
+    compile_c(tmp_path / "libtriton_cuts.so", [DOOR_FOLDER / "triton.c", *library_sources()], options)
