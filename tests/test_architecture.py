@@ -167,6 +167,7 @@ WRAPPERS = {
     "torch": ("frontends/torch/*.py", "cluster/torch*.py", "search/strategies/policy.py"),
     "distributed": ("search/remote/dask_workers.py",),
     "sklearn": ("search/strategies/surrogate.py", "search/learned/residual.py", "latency/*.py"),
+    "setuptools": ("runtime/native/wheel_commands.py",),
     "simpy": ("cluster/prediction/simpy_loop.py",),
     "nvmath": ("backends/library/cublas.py",),
     "cudnn": ("backends/library/cudnn.py",),

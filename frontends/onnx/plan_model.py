@@ -18,13 +18,13 @@ OPSET, IR_VERSION = 17, 9
 
 
 def plan_model(
-    name: str, file: str, inputs: Mapping[str, TensorType], outputs: Mapping[str, TensorType], **attributes: str | int
+    name: str, file: str, inputs: Mapping[str, TensorType], outputs: Mapping[str, TensorType]
 ) -> onnx.ModelProto:
     """Return a model of one node that runs a packed plan.
 
-    `attributes` choose a device: `ordinal`, `library` of the driver, `platform` of OpenCL.
+    Further attributes choose a device: `ordinal`, `library` of the driver, `platform` of OpenCL.
     """
-    node = helper.make_node(OPERATION, list(inputs), list(outputs), name, domain=DOMAIN, file=file, **attributes)
+    node = helper.make_node(OPERATION, list(inputs), list(outputs), name, domain=DOMAIN, file=file)
     graph = helper.make_graph([node], name, list(_values(inputs)), list(_values(outputs)))
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
-import shutil
 import subprocess
 from collections.abc import Sequence
 from functools import cache
@@ -14,37 +13,23 @@ from tempfile import TemporaryDirectory
 
 from ...ir import BackendError
 from ...store import cache_root, create_private_folder, digest_parts
+from .c_compiler import COMPILER_OPTIONS, LIBRARY_NAME, LIBRARY_OPTIONS, compile_command, find_c_compiler
 from .c_interface import open_library
 
 SOURCE_FOLDER = Path(__file__).parent / "source"
-LIBRARY_NAME = "libcuts_run.so"
 #: Libraries of engines that contain the runner, by the name of their source.
 DOOR_FOLDER = Path(__file__).parent / "doors"
 DOOR_NAMES = {"onnxruntime": "libcuts_onnxruntime.so", "triton": "libtriton_cuts.so"}
-#: Options of the compiler: records are read in place, through pointers to structs over the bytes of a file.
-COMPILER_OPTIONS = (
-    "-std=c11",
-    "-D_GNU_SOURCE",
-    "-O2",
-    "-fPIC",
-    "-fvisibility=hidden",
-    "-fno-strict-aliasing",
-    "-pthread",
-)
-_COMPILERS = ("cc", "gcc", "clang")
 
 
 def find_compiler() -> str:
     """Return the C compiler.
 
-    It is that of the variable CC, or the first of cc, gcc and clang.
-
     Raises `BackendError` where there is none.
     """
-    for name in (os.environ.get("CC"), *_COMPILERS):
-        if name and (found := shutil.which(name)):
-            return found
-    raise BackendError("no C compiler was found: neither CC nor cc, gcc or clang", hint="install gcc")
+    if (found := find_c_compiler()) is None:
+        raise BackendError("no C compiler was found: neither CC nor cc, gcc or clang", hint="install gcc")
+    return found
 
 
 def library_sources() -> tuple[Path, ...]:
@@ -61,7 +46,7 @@ def build_library(folder: str | os.PathLike[str], options: Sequence[str] = ()) -
     """
     target = Path(folder) / LIBRARY_NAME
     target.parent.mkdir(parents=True, exist_ok=True)
-    compile_c(target, library_sources(), ["-shared", "-s", *options])
+    compile_c(target, library_sources(), [*LIBRARY_OPTIONS, *options])
     return target
 
 
@@ -73,7 +58,7 @@ def build_door(name: str, folder: str | os.PathLike[str], options: Sequence[str]
     Raises `BackendError` with the compiler's text where it fails.
     """
     target = Path(folder) / DOOR_NAMES[name]
-    compile_c(target, [DOOR_FOLDER / f"{name}.c", *library_sources()], ["-shared", "-s", *options])
+    compile_c(target, [DOOR_FOLDER / f"{name}.c", *library_sources()], [*LIBRARY_OPTIONS, *options])
     return target
 
 
@@ -82,8 +67,8 @@ def compile_c(target: Path, sources: Sequence[Path], options: Sequence[str]) -> 
 
     Raises `BackendError` with the compiler's text where it fails.
     """
-    command = [find_compiler(), *COMPILER_OPTIONS, f"-I{SOURCE_FOLDER}", *options, "-o", str(target)]
-    done = subprocess.run([*command, *map(str, sources), "-ldl"], capture_output=True, text=True)
+    command = compile_command(find_compiler(), target, sources, SOURCE_FOLDER, options)
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise BackendError(f"{command[0]} cannot build {target}: {done.stderr.strip()}")
 
