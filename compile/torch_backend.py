@@ -27,6 +27,7 @@ from ..ir import (
     precisions_of,
     quote,
 )
+from ..runtime import show_plan
 from ..store import Key, digest_parts
 from .cached_build import build_cached
 from .external_buffers import program_of, spec_of, target_of
@@ -178,6 +179,7 @@ class _Precisions:
 
     def hold(self, precision: PrecisionName, plan: CompiledPlan) -> _Precisions:
         """Add a plan for a precision."""
+        show_plan(plan.plan, {number: cubin.report for number, cubin in enumerate(plan.cubins)})
         self.made[precision] = program_of(plan, self.ordinal)
         if plan.cache_name:
             self.kept[precision] = plan.cache_name

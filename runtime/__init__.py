@@ -45,6 +45,7 @@ from .placement import (
     without_elements,
 )
 from .plan import Plan, PlannedModel, make_plan
+from .plan_dump import show_plan
 from .session import Session
 from .state import HostState, checked_state
 from .versions import versions_of

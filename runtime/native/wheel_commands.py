@@ -19,7 +19,7 @@ _COMPILER = runpy.run_path(str(_FOLDER / "c_compiler.py"))
 _PLACE = "cuts/runtime/native"
 
 
-class BuildWithRunner(build_py):
+class BuildWithRunner(build_py):  # type: ignore[misc]
     """Copies the package's files, and compiles the runner beside them."""
 
     def run(self) -> None:
@@ -33,12 +33,16 @@ class BuildWithRunner(build_py):
             )
 
 
-class PlatformWheel(bdist_wheel):
-    """Names the wheel after the platform where it has the runner: any Python 3 loads it."""
+class PlatformWheel(bdist_wheel):  # type: ignore[misc]
+    """Names a wheel with the runner after its platform.
+
+    Any Python 3 loads it.
+    """
 
     def finalize_options(self) -> None:
+        if _COMPILER["find_c_compiler"]():
+            self.distribution.has_ext_modules = lambda: True
         super().finalize_options()
-        self.root_is_pure = _COMPILER["find_c_compiler"]() is None
 
     def get_tag(self) -> tuple[str, str, str]:
         python, abi, platform = super().get_tag()
