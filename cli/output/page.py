@@ -50,7 +50,7 @@ def write_page(
             searched.curve if number == 0 else (),
             searched.trials,
             searched.search if number == 0 else {},
-            tuple(_operations(group) for group in part.plan.groups),
+            tuple(_work(group) for group in part.plan.groups),
         )
         heading = f"{part.plan.name} for {part.plan.target.name}" if len(plan.parts) > 1 else ""
         sections.append(html_section(part.plan, known, f"part{number}", heading))
@@ -58,10 +58,10 @@ def write_page(
     write_text(Path(path), html_page(title, dict(_environment(plan, command)), sections))
 
 
-def _operations(group: Mapping[str, object]) -> float | None:
-    """Return the floating-point operations of a launch's groups, None where it has no text of them."""
-    texts = _GROUP.findall(str(group.get("form", "")))
-    return sum(group_work(parse_ir(text))[0] for text in texts) if texts else None
+def _work(group: Mapping[str, object]) -> tuple[float, float] | None:
+    """Return the operations and distinct bytes of a launch's groups, None where it has no text of them."""
+    found = [group_work(parse_ir(text)) for text in _GROUP.findall(str(group.get("form", "")))]
+    return (sum(each[0] for each in found), sum(each[1] for each in found)) if found else None
 
 
 def evidence(session: TuningSession, budget: Budget) -> Evidence:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -16,6 +16,8 @@ from ..plan import Plan
 from .chart import StepCurve, chart
 from .dependency_arcs import ROW, WIDTH, arcs
 from .page import template
+from .roofline import LaunchPoint, roofline
+from .timeline import TimelineBar, timeline
 
 #: Records of a group that the page shows outside of the table of its facts.
 _SHOWN_SEPARATELY = ("merges", "parts")
@@ -39,8 +41,8 @@ class Evidence:
 
     `times` are those of each step, `resources` the compiler's figures of each kernel by its number, `curve` the total
     time of the kernels during the search, `trials` by the key of a search ("tuning" in a group's record) the candidates
-    of a kernel, `search` figures of the whole search, `operations` the floating-point operations of each step, None
-    where they are not known.
+    of a kernel, `search` figures of the whole search, `work` the floating-point operations and distinct bytes of each
+    step, None where they are not known.
     """
 
     results: Sequence[Comparison] = ()
@@ -49,7 +51,7 @@ class Evidence:
     curve: Sequence[StepCurve] = ()
     trials: Mapping[str, Sequence[CandidateOutcome]] = field(factory=dict)
     search: Mapping[str, object] = field(factory=dict)
-    operations: Sequence[float | None] = ()
+    work: Sequence[tuple[float, float] | None] = ()
 
 
 def html_section(plan: Plan, evidence: Evidence, name: str = "plan", title: str = "") -> Markup:
@@ -60,13 +62,16 @@ def html_section(plan: Plan, evidence: Evidence, name: str = "plan", title: str 
     spent, source = _step_seconds(plan, evidence.times)
     limits = list(dict.fromkeys(str(_group(plan, n).get("limit", "")) for n in range(len(plan.steps))))
     longest = max(spent, default=0.0) or 1.0
+    launches = [_launch(plan, n, spent, longest, limits, evidence) for n in range(len(plan.steps))]
     return Markup(
         template("section.html").render(
             name=name,
             title=title,
             figures=[(key, _text(value)) for key, value in _figures(plan).items()],
             comparisons=evidence.results,
-            launches=[_launch(plan, n, spent, longest, limits, evidence) for n in range(len(plan.steps))],
+            launches=launches,
+            timeline=timeline(list(_bars(launches, spent, name))),
+            roofline=roofline(list(_points(plan, launches, spent, evidence.work)), plan.target),
             total=_time(sum(spent)),
             source=source,
             limits=limits,
@@ -78,6 +83,28 @@ def html_section(plan: Plan, evidence: Evidence, name: str = "plan", title: str 
             merges=list(_merges(plan)),
         )
     )
+
+
+def _bars(launches: Sequence[Mapping[str, Any]], spent: Sequence[float], section: str) -> Iterator[TimelineBar]:
+    """Yield the launches of the timeline."""
+    for launch, seconds in zip(launches, spent, strict=True):
+        title, link = f"#{launch['number']} {launch['what']}: {launch['time']}", f"#{section}-{launch['number']}"
+        yield TimelineBar(title, link, seconds, launch["limit"])
+
+
+def _points(
+    plan: Plan,
+    launches: Sequence[Mapping[str, Any]],
+    spent: Sequence[float],
+    work: Sequence[tuple[float, float] | None],
+) -> Iterator[LaunchPoint]:
+    """Yield the launches with known work, for the roofline."""
+    for launch, seconds, known in zip(launches, spent, work, strict=False):
+        if known is not None:
+            number, (operations, nbytes) = launch["number"], known
+            turns = plan.turns(number)
+            title = f"#{number} {launch['what']}"
+            yield LaunchPoint(title, operations * turns, nbytes * turns, seconds, launch["limit"])
 
 
 def _group(plan: Plan, number: int) -> Mapping[str, Any]:
@@ -136,19 +163,19 @@ def _launch(
         "least": None if bound is None else f"{min(100.0, 100 * float(bound) * turns / longest):.2f}",
         "limit": limits.index(str(group.get("limit", ""))) % 6,
         "turns": f"{turns} turns" if turns > 1 else "",
-        "rate": _rate(plan, number, spent[number], evidence.operations),
+        "rate": _rate(plan, number, spent[number], evidence.work),
         "facts": [(key, _text(value)) for key, value in plain(facts).items()],
         "trials": [_trial(each) for each in evidence.trials.get(str(group.get("tuning", "")), ())],
         "source": kernel.source,
     }
 
 
-def _rate(plan: Plan, number: int, seconds: float, operations: Sequence[float | None]) -> str:
+def _rate(plan: Plan, number: int, seconds: float, work: Sequence[tuple[float, float] | None]) -> str:
     """Return the operations of a launch per second, and their share of the f32 peak."""
-    count = operations[number] if number < len(operations) else None
-    if not count or not seconds:
+    found = work[number] if number < len(work) else None
+    if not found or not found[0] or not seconds:
         return ""
-    rate = count * plan.turns(number) / seconds
+    rate = found[0] * plan.turns(number) / seconds
     return f"{rate / 1e9:.4g} GFLOP/s, {rate / plan.target.PERF_peak:.2%} of the f32 peak"
 
 

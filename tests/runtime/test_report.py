@@ -25,6 +25,8 @@ from cuts.runtime import Plan, make_plan
 from cuts.runtime.report import CandidateOutcome, Evidence, StepCurve, html_page, html_section
 from cuts.runtime.report.chart import chart, ticks
 from cuts.runtime.report.dependency_arcs import arcs, sources
+from cuts.runtime.report.roofline import LaunchPoint, roofline
+from cuts.runtime.report.timeline import TimelineBar, timeline
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -162,9 +164,39 @@ def test_launches_show_their_rate_and_nothing_empty() -> None:
     times = [Timing((1e-3,)) for _ in made.steps]
     text = str(
         html_section(
-            evolve(made, groups=groups), Evidence(times=times, operations=[2e9, None], search={"points": 1331981178653})
+            evolve(made, groups=groups),
+            Evidence(times=times, work=[(2e9, 1e6), None], search={"points": 1331981178653}),
         )
     )
     assert "2000 GFLOP/s, " in text and "% of the f32 peak" in text
     assert "1,331,981,178,653" in text
     assert "None" not in re.sub(r"<pre>.*?</pre>", "", text, flags=re.DOTALL)
+
+
+def test_a_roofline_places_launches_below_the_roof() -> None:
+    intensity, share = 10.0, 0.5
+    seconds = 1e9 / (share * intensity * GPU.BW_global)
+    points = [LaunchPoint("<a>", 1e9, 1e9 / intensity, seconds, 2), LaunchPoint("none", 0.0, 8.0, 1e-6, 0)]
+    drawn = roofline(points, GPU)
+    (circle,) = re.findall(r'<circle class="mark2" cx="([\d.]+)" cy="([\d.]+)"', drawn)
+    (corners,) = re.findall(r'<polyline class="roof" points="(.*?)"', drawn)
+    (x1, y1), (x2, y2), _ = ([float(n) for n in corner.split(",")] for corner in corners.split())
+    roof = y1 + (y2 - y1) * (float(circle[0]) - x1) / (x2 - x1)
+    assert float(circle[1]) > roof and "&lt;a&gt;: 10 operations a byte" in drawn
+    assert roofline(points[1:], GPU) == "" and roofline(points, evolve(GPU, BW_global=0.0)) == ""
+
+
+def test_a_timeline_is_as_long_as_its_launches() -> None:
+    drawn = timeline([TimelineBar("<a>", "#a", 3e-6, 1), TimelineBar("b", "#b", 1e-6, 2)])
+    boxes = re.findall(r'x="([\d.]+)" y="0" width="([\d.]+)"', drawn)
+    assert boxes == [("0.00", "750.00"), ("750.00", "250.00")]
+    assert "&lt;a&gt;" in drawn and ">4 us</text>" in drawn
+    assert timeline([TimelineBar("a", "#a", 0.0, 0)]) == ""
+
+
+def test_a_page_has_a_timeline_and_a_roofline() -> None:
+    made = plan()
+    times = tuple(Timing((2e-6,)) for _ in made.steps)
+    text = html_section(made, Evidence(times=times, work=[(2e6, 1e5)] * len(made.steps)))
+    assert text.count('class="timeline"') == 1 and text.count("<circle") == len(made.steps)
+    assert 'class="timeline"' in page(made) and "<circle" not in page(made)
