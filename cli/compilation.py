@@ -29,6 +29,7 @@ from .output import (
     time_table,
     write_page,
     write_text,
+    write_trace,
 )
 
 _BUDGET, _INTERRUPT_EXIT = 6, 130
@@ -138,6 +139,8 @@ def run_compile(arguments: Namespace, session: TuningSession | None = None, moni
     _dump_kernels(arguments.dump, plan)
     if arguments.report:
         write_page(arguments.report, plan, arguments.given, results, times, session, budget)
+    if arguments.trace:
+        write_trace(arguments.trace, session, budget)
     _show_compiled(arguments, plan, folder, seconds, results, oracle, costs, times, session, budget)
     if arguments.verbose:
         console.note_table(time_table(budget, session))

@@ -274,6 +274,9 @@ def add_compile_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGr
         "-o", "--output", metavar="PLAN", help="folder to write (default: the model's name with .plan)"
     )
     results.add_argument("--report", metavar="FILE.html", help="write a self-contained HTML report")
+    results.add_argument(
+        "--trace", metavar="FILE.json", help="write the course of the compilation, for ui.perfetto.dev"
+    )
     add_json(results)
     checks = parser.add_argument_group("checks and times of the plan")
     checks.add_argument(

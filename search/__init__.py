@@ -34,5 +34,6 @@ if TYPE_CHECKING:
     from .strategies import STRATEGIES
     from .summary import measured_candidates, summary_lines, summary_values
     from .tasks import DecisionRecord, Question, decisions_text, machine_of, question_of
+    from .trace import HERE, trace_events
 
 __getattr__ = lazy_exports(__name__)

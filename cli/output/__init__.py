@@ -14,7 +14,7 @@ from .common import (
     write_text,
 )
 from .console import brief, size
-from .page import write_page
+from .page import write_page, write_trace
 from .progress import CompileProgress
 from .reporting import fail, logging_to_stderr, report, report_bug
 from .times import time_table

@@ -1,7 +1,8 @@
-"""`--report`: a page about a compilation."""
+"""`--report` and `--trace`: a page and a trace of a compilation."""
 
 from __future__ import annotations
 
+import json
 import platform
 import re
 import shlex
@@ -15,7 +16,7 @@ from ...numerics import Comparison
 from ...passes.model import group_work
 from ...runtime import versions_of
 from ...runtime.report import CandidateOutcome, Evidence, StepCurve, html_page, html_section
-from ...search import Measurement, TuningSession, measured_candidates
+from ...search import HERE, Measurement, TuningSession, measured_candidates, trace_events
 from .common import AnyPlan, write_text
 from .times import shares
 
@@ -56,6 +57,12 @@ def write_page(
         sections.append(html_section(part.plan, known, f"part{number}", heading))
     title = f"{plan.name} for {plan.target.name}"
     write_text(Path(path), html_page(title, dict(_environment(plan, command)), sections))
+
+
+def write_trace(path: str, session: TuningSession | None, budget: Budget) -> None:
+    """Write the course of a compilation as trace events."""
+    searches = () if session is None else session.tuner.statistics.searches
+    write_text(Path(path), json.dumps(trace_events(budget, searches, HERE.done)))
 
 
 def _work(group: Mapping[str, object]) -> tuple[float, float] | None:

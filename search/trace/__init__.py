@@ -2,4 +2,5 @@
 
 from .curve import SearchTrace
 from .statistics import Rejected, Statistics
-from .timeline import HERE, SLICE_SECONDS, Timeline
+from .timeline import HERE, SLICE_SECONDS, Busy, Timeline
+from .trace_events import trace_events
