@@ -14,8 +14,8 @@ from ..runtime.native import SOURCE_FOLDER, build_door, write_packed
 
 #: Suffix of a packed plan.
 SUFFIX = ".cutsplan"
-#: Name of the plan's file in a version's folder of a Triton repository.
-TRITON_FILE = f"model{SUFFIX}"
+#: Name of the plan's file beside a library of tvm-ffi, and in a version's folder of a Triton repository.
+PLAN_FILE = f"model{SUFFIX}"
 #: Triton's names of element types.
 _TRITON_TYPES = {
     DType.BOOL: "BOOL", DType.U8: "UINT8", DType.U16: "UINT16", DType.U32: "UINT32", DType.U64: "UINT64",
@@ -57,17 +57,23 @@ def _write_onnxruntime(plan: CompiledPlan, folder: Path, stem: str) -> list[Path
 
 
 def _write_triton(plan: CompiledPlan, folder: Path, stem: str) -> list[Path]:
-    path, description = _make_folder(folder / "1") / TRITON_FILE, folder / "config.pbtxt"
+    path, description = _make_folder(folder / "1") / PLAN_FILE, folder / "config.pbtxt"
     text = _triton_description(plan, folder.name)
     write_packed(plan.plan, path)
     description.write_text(text, encoding="utf-8")
     return [description, path, build_door("triton", folder)]
 
 
+def _write_tvm_ffi(plan: CompiledPlan, folder: Path, stem: str) -> list[Path]:
+    path = _make_folder(folder) / PLAN_FILE
+    write_packed(plan.plan, path)
+    return [path, build_door("tvm_ffi", folder)]
+
+
 def _triton_description(plan: CompiledPlan, name: str) -> str:
     """Return the configuration of a model without batching: shapes are those of the plan."""
     kind = "KIND_GPU" if plan.target.dialect == "cuda" else "KIND_CPU"
-    lines = [f'name: "{name}"', 'backend: "cuts"', f'default_model_filename: "{TRITON_FILE}"', "max_batch_size: 0"]
+    lines = [f'name: "{name}"', 'backend: "cuts"', f'default_model_filename: "{PLAN_FILE}"', "max_batch_size: 0"]
     for role, types in (("input", plan.inputs), ("output", plan.outputs)):
         lines += [f"{role} [ {{ {_triton_tensor(each, type_)} }} ]" for each, type_ in types.items()]
     return "\n".join([*lines, f"instance_group [ {{ kind: {kind} }} ]", ""])
@@ -98,9 +104,7 @@ def _make_folder(folder: Path) -> Path:
 FORMS: Mapping[str, ExportForm] = {
     "file": ExportForm("one file, which libcuts_run and cuts.PackedPlan open", SUFFIX, _write_file),
     "c": ExportForm("a folder with it and the library's sources", "-c", _write_sources),
-    "onnxruntime": ExportForm(
-        "a folder with a model of one node and a library of operations for ONNX Runtime", "-onnxruntime",
-        _write_onnxruntime,
-    ),
+    "onnxruntime": ExportForm("a model of one node for ONNX Runtime", "-onnxruntime", _write_onnxruntime),
     "triton": ExportForm("a model of Triton Inference Server, with its backend", "-triton", _write_triton),
-}  # fmt: skip
+    "tvm-ffi": ExportForm("a module with the function run for tvm-ffi", "-tvm-ffi", _write_tvm_ffi),
+}

@@ -53,6 +53,8 @@ machine.
 * **Triton Inference Server** (`triton`): a folder for a model repository, with `config.pbtxt`, the plan, and the
   backend `libtriton_cuts.so`. Instances of a model on one GPU share its constants. A request is one run in host memory;
   there is no batching, as shapes are those of the plan.
+* **tvm-ffi** (`tvm-ffi`): `tvm_ffi.load_module("libcuts_tvm_ffi.so").run(x, y)` takes the inputs and then the outputs,
+  tensors of the plan's kind of device, and orders the run on the current stream. Each GPU has one session.
 * **Python**: [`cuts.PackedPlan`](python_api.md) opens a packed plan through the library.
 """
 _ENTRY = re.compile(r"/\*\* ((?:.|\n)*?) \*/\n((?:.+\n)+)")

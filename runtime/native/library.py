@@ -19,7 +19,7 @@ from .c_interface import open_library
 SOURCE_FOLDER = Path(__file__).parent / "source"
 #: Libraries of engines that contain the runner, by the name of their source.
 DOOR_FOLDER = Path(__file__).parent / "doors"
-DOOR_NAMES = {"onnxruntime": "libcuts_onnxruntime.so", "triton": "libtriton_cuts.so"}
+DOOR_NAMES = {"onnxruntime": "libcuts_onnxruntime.so", "triton": "libtriton_cuts.so", "tvm_ffi": "libcuts_tvm_ffi.so"}
 
 
 def find_compiler() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,6 +22,35 @@ from cuts.tests.needs import needs_c_compiler, needs_opencl, optional_module
 pytestmark = [pytest.mark.as_users_build, needs_c_compiler()]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 C_FOLDER = Path(__file__).parent / "native_c"
+#: Runs a module of tvm-ffi on arrays of files, and on a number.
+TVM_PROGRAM = """
+import sys
+import numpy as np
+import pyopencl
+import tvm_ffi
+
+pyopencl.get_platforms()  # it sets the environment of its library
+module, end = tvm_ffi.load_module(sys.argv[1]), sys.argv.index("--")
+
+
+def aligned(value):
+    whole = np.zeros(value.nbytes + 64, np.uint8)
+    start = -whole.ctypes.data % 64
+    copy = whole[start : start + value.nbytes].view(value.dtype).reshape(value.shape)
+    copy[...] = value
+    return copy
+
+
+given, right = np.load("inputs.npz"), np.load("outputs.npz")
+inputs = [aligned(given[name]) for name in sys.argv[2:end]]
+outputs = [aligned(np.zeros_like(right[name])) for name in sys.argv[end + 1 :]]
+module.run(*map(tvm_ffi.from_dlpack, inputs + outputs))
+print(all(a.tobytes() == right[name].tobytes() for name, a in zip(sys.argv[end + 1 :], outputs)))
+try:
+    module.run(1)
+except TypeError as error:
+    print("TypeError", error)
+"""
 #: Triton's number of f32.
 FP32 = 11
 
@@ -83,6 +113,27 @@ def test_onnx_runtime_refuses_other_shapes(plan: CompiledPlan, inputs: Mapping[s
     name = model.graph.input[0].name
     with pytest.raises(Exception, match=f"input '{name}' has another type or shape than that of plan"):
         session.run(None, {**inputs, name: np.zeros((3, 3), np.float32)})
+
+
+@needs_opencl
+def test_tvm_ffi_computes_the_same_bits(
+    plan: CompiledPlan, inputs: Mapping[str, Array], right: Mapping[str, Array], tmp_path: Path
+) -> None:
+    optional_module("tvm_ffi")
+    own = opencl_library()
+    if own:
+        (tmp_path / "libOpenCL.so.1").symlink_to(own)
+    folder = export(plan, tmp_path, "tvm-ffi")
+    program = tmp_path / "run.py"
+    program.write_text(TVM_PROGRAM, encoding="utf-8")
+    np.savez(tmp_path / "inputs.npz", **inputs)
+    np.savez(tmp_path / "outputs.npz", **right)
+    folders = [str(tmp_path), *([str(Path(own).parent)] if own else [])]
+    environment = os.environ | {"LD_LIBRARY_PATH": os.pathsep.join(folders)}
+    command = [sys.executable, program, folder / "libcuts_tvm_ffi.so", *inputs, "--", *right]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "True\nTypeError expected tensors: the inputs of the plan, then its outputs\n"
 
 
 def serve(folder: Path, model: Path, inputs: Mapping[str, Array], outputs: list[str]) -> str:
