@@ -8,10 +8,10 @@ import cuts
 import pytest
 from cuts.ir import UsageError
 from cuts.runtime import show_plan
-from cuts.tests.needs import needs_opencl, optional_module
+from cuts.tests.needs import needs_opencl
 from cuts.tests.runtime.handmade import example_plan
 
-torch = optional_module("torch")
+torch = pytest.importorskip("torch")
 
 
 @needs_opencl

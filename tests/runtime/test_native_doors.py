@@ -17,7 +17,7 @@ from cuts.cli import main
 from cuts.compile import CompiledPlan
 from cuts.ir import Array
 from cuts.runtime.native import DOOR_FOLDER, SOURCE_FOLDER, compile_c, library_sources
-from cuts.tests.needs import needs_c_compiler, needs_opencl, optional_module
+from cuts.tests.needs import needs_c_compiler, needs_opencl
 
 pytestmark = [pytest.mark.as_users_build, needs_c_compiler()]
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -81,7 +81,7 @@ def export(plan: CompiledPlan, folder: Path, form: str) -> Path:
 def test_onnx_runtime_computes_the_same_bits(
     plan: CompiledPlan, inputs: Mapping[str, Array], right: Mapping[str, Array], tmp_path: Path
 ) -> None:
-    onnx, runtime = optional_module("onnx"), optional_module("onnxruntime")
+    onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
     folder = export(plan, tmp_path, "onnxruntime")
     model = onnx.load(folder / "model.onnx")
     if library := opencl_library():
@@ -100,7 +100,7 @@ def test_onnx_runtime_computes_the_same_bits(
 
 @needs_opencl
 def test_onnx_runtime_refuses_other_shapes(plan: CompiledPlan, inputs: Mapping[str, Array], tmp_path: Path) -> None:
-    onnx, runtime = optional_module("onnx"), optional_module("onnxruntime")
+    onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
     folder = export(plan, tmp_path, "onnxruntime")
     model = onnx.load(folder / "model.onnx")
     if library := opencl_library():
@@ -119,7 +119,7 @@ def test_onnx_runtime_refuses_other_shapes(plan: CompiledPlan, inputs: Mapping[s
 def test_tvm_ffi_computes_the_same_bits(
     plan: CompiledPlan, inputs: Mapping[str, Array], right: Mapping[str, Array], tmp_path: Path
 ) -> None:
-    optional_module("tvm_ffi")
+    pytest.importorskip("tvm_ffi")
     own = opencl_library()
     if own:
         (tmp_path / "libOpenCL.so.1").symlink_to(own)
