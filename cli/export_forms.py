@@ -10,7 +10,7 @@ from attrs import frozen
 
 from ..compile import CompiledPlan
 from ..ir import DType, TensorType, UsageError, quote
-from ..runtime.native import SOURCE_FOLDER, build_door, write_packed
+from ..runtime.native import SOURCE_FOLDER, build_engine_library, write_packed
 
 #: Suffix of a packed plan.
 SUFFIX = ".cutsplan"
@@ -53,7 +53,7 @@ def _write_onnxruntime(plan: CompiledPlan, folder: Path, stem: str) -> list[Path
     path, model = _make_folder(folder) / f"{stem}{SUFFIX}", folder / f"{stem}.onnx"
     write_packed(plan.plan, path)
     model.write_bytes(plan_model(plan.name, path.name, plan.inputs, plan.outputs).SerializeToString())
-    return [model, path, build_door("onnxruntime", folder)]
+    return [model, path, build_engine_library("onnxruntime", folder)]
 
 
 def _write_triton(plan: CompiledPlan, folder: Path, stem: str) -> list[Path]:
@@ -61,13 +61,13 @@ def _write_triton(plan: CompiledPlan, folder: Path, stem: str) -> list[Path]:
     text = _triton_description(plan, folder.name)
     write_packed(plan.plan, path)
     description.write_text(text, encoding="utf-8")
-    return [description, path, build_door("triton", folder)]
+    return [description, path, build_engine_library("triton", folder)]
 
 
 def _write_tvm_ffi(plan: CompiledPlan, folder: Path, stem: str) -> list[Path]:
     path = _make_folder(folder) / PLAN_FILE
     write_packed(plan.plan, path)
-    return [path, build_door("tvm_ffi", folder)]
+    return [path, build_engine_library("tvm_ffi", folder)]
 
 
 def _triton_description(plan: CompiledPlan, name: str) -> str:

@@ -1,10 +1,10 @@
 """Plans without Python: packed files, and the C library that runs them."""
 
 from .library import (
-    DOOR_FOLDER,
+    ENGINE_FOLDER,
     LIBRARY_NAME,
     SOURCE_FOLDER,
-    build_door,
+    build_engine_library,
     build_library,
     compile_c,
     library_sources,

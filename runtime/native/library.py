@@ -18,8 +18,12 @@ from .c_interface import open_library
 
 SOURCE_FOLDER = Path(__file__).parent / "source"
 #: Libraries of engines that contain the runner, by the name of their source.
-DOOR_FOLDER = Path(__file__).parent / "doors"
-DOOR_NAMES = {"onnxruntime": "libcuts_onnxruntime.so", "triton": "libtriton_cuts.so", "tvm_ffi": "libcuts_tvm_ffi.so"}
+ENGINE_FOLDER = Path(__file__).parent / "engines"
+ENGINE_LIBRARIES = {
+    "onnxruntime": "libcuts_onnxruntime.so",
+    "triton": "libtriton_cuts.so",
+    "tvm_ffi": "libcuts_tvm_ffi.so",
+}
 
 
 def find_compiler() -> str:
@@ -50,15 +54,15 @@ def build_library(folder: str | os.PathLike[str], options: Sequence[str] = ()) -
     return target
 
 
-def build_door(name: str, folder: str | os.PathLike[str], options: Sequence[str] = ()) -> Path:
+def build_engine_library(name: str, folder: str | os.PathLike[str], options: Sequence[str] = ()) -> Path:
     """Compile an engine's library into a folder and return its path.
 
     The library contains the runner.
 
     Raises `BackendError` with the compiler's text where it fails.
     """
-    target = Path(folder) / DOOR_NAMES[name]
-    compile_c(target, [DOOR_FOLDER / f"{name}.c", *library_sources()], [*LIBRARY_OPTIONS, *options])
+    target = Path(folder) / ENGINE_LIBRARIES[name]
+    compile_c(target, [ENGINE_FOLDER / f"{name}.c", *library_sources()], [*LIBRARY_OPTIONS, *options])
     return target
 
 

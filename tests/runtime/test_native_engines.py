@@ -16,7 +16,7 @@ from cuts.backends.opencl import opencl_library
 from cuts.cli import main
 from cuts.compile import CompiledPlan
 from cuts.ir import Array
-from cuts.runtime.native import DOOR_FOLDER, SOURCE_FOLDER, compile_c, library_sources
+from cuts.runtime.native import ENGINE_FOLDER, SOURCE_FOLDER, compile_c, library_sources
 from cuts.tests.needs import needs_c_compiler, needs_opencl
 
 pytestmark = [pytest.mark.as_users_build, needs_c_compiler()]
@@ -139,7 +139,7 @@ def test_tvm_ffi_computes_the_same_bits(
 def serve(folder: Path, model: Path, inputs: Mapping[str, Array], outputs: list[str]) -> str:
     """Run one request on the server of tests and return its text."""
     server = folder / "server"
-    compile_c(server, [C_FOLDER / "fake_triton.c"], ["-rdynamic", f"-I{DOOR_FOLDER}"])
+    compile_c(server, [C_FOLDER / "fake_triton.c"], ["-rdynamic", f"-I{ENGINE_FOLDER}"])
     for name, value in inputs.items():
         (folder / f"{name}.bin").write_bytes(value.tobytes())
     own = opencl_library()
@@ -196,7 +196,7 @@ def test_a_triton_model_without_its_plan_is_refused(plan: CompiledPlan, tmp_path
     assert re.search(r"1: cannot read .*/1/model\.cutsplan: No such file", serve(tmp_path, model, {}, []))
 
 
-def test_the_triton_door_fits_the_server_own_header(tmp_path: Path) -> None:
+def test_the_triton_backend_fits_the_header_of_the_server(tmp_path: Path) -> None:
     """`CUTS_TRITON_INCLUDE` is the folder `include` of triton-inference-server/core."""
     root = Path(os.environ.get("CUTS_TRITON_INCLUDE", "/nothing"))
     headers = [root / f"triton/core/triton{name}.h" for name in ("server", "backend")]
@@ -207,4 +207,4 @@ def test_the_triton_door_fits_the_server_own_header(tmp_path: Path) -> None:
     (tmp_path / "header.h").write_text(f'#include <stdbool.h>\n{types}#include "triton/core/tritonbackend.h"\n')
     options = ["-shared", "-Wall", "-Wextra", "-Werror", f"-I{tmp_path}", f"-I{root}", f"-I{SOURCE_FOLDER}"]
     options += ['-DCUTS_TRITON_HEADER="header.h"']
-    compile_c(tmp_path / "libtriton_cuts.so", [DOOR_FOLDER / "triton.c", *library_sources()], options)
+    compile_c(tmp_path / "libtriton_cuts.so", [ENGINE_FOLDER / "triton.c", *library_sources()], options)

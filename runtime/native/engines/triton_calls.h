@@ -1,6 +1,6 @@
-/* The part of Triton Inference Server's C interface for backends that the door uses, so that no header of it is needed.
+/* The part of Triton Inference Server's C interface for backends that this folder uses, so that no header of it is needed.
  *
- * With -DCUTS_TRITON_HEADER='"triton/core/tritonbackend.h"' the door is compiled with the server's own header.
+ * With -DCUTS_TRITON_HEADER='"triton/core/tritonbackend.h"' the backend is compiled with the server's own header.
  */
 #ifndef CUTS_TRITON_CALLS_H
 #define CUTS_TRITON_CALLS_H
