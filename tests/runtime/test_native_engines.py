@@ -196,7 +196,7 @@ def test_a_triton_model_without_its_plan_is_refused(plan: CompiledPlan, tmp_path
     assert re.search(r"1: cannot read .*/1/model\.cutsplan: No such file", serve(tmp_path, model, {}, []))
 
 
-def test_the_triton_backend_fits_the_header_of_the_server(tmp_path: Path) -> None:
+def test_the_triton_backend_fits_the_server_header(tmp_path: Path) -> None:
     """`CUTS_TRITON_INCLUDE` is the folder `include` of triton-inference-server/core."""
     root = Path(os.environ.get("CUTS_TRITON_INCLUDE", "/nothing"))
     headers = [root / f"triton/core/triton{name}.h" for name in ("server", "backend")]

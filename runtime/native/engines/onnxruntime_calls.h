@@ -1,4 +1,4 @@
-/* The part of ONNX Runtime's C interface that this folder uses, so that no header of it is needed.
+/* The part of ONNX Runtime's C interface that is used here: no header of it is needed.
  *
  * ONNX Runtime gives a table of functions, to which each version adds at the end. The numbers are places in it.
  */

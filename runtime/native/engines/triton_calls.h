@@ -1,4 +1,4 @@
-/* The part of Triton Inference Server's C interface for backends that this folder uses, so that no header of it is needed.
+/* The part of Triton Inference Server's C interface for backends that is used here: no header of it is needed.
  *
  * With -DCUTS_TRITON_HEADER='"triton/core/tritonbackend.h"' the backend is compiled with the server's own header.
  */

@@ -1,4 +1,4 @@
-/* The part of tvm-ffi's C interface that this folder uses, so that no header of it is needed. */
+/* The part of tvm-ffi's C interface that is used here: no header of it is needed. */
 #ifndef CUTS_TVM_FFI_CALLS_H
 #define CUTS_TVM_FFI_CALLS_H
 
