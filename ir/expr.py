@@ -192,7 +192,7 @@ def guarded_read(expr: Expr, at: float | None = None, instead: float | None = No
 
 
 Node = TypeVar("Node", bound=Hashable)
-_KNOWN: WeakValueDictionary[Any, Any] = WeakValueDictionary()
+_INTERNED_NODES: WeakValueDictionary[Any, Any] = WeakValueDictionary()
 
 
 def intern(nodes: Iterable[Node]) -> tuple[Node, ...]:
@@ -201,4 +201,4 @@ def intern(nodes: Iterable[Node]) -> tuple[Node, ...]:
     Expressions share parts, and a comparison of two equal ones walks through them as trees. Tables whose keys are long
     expressions compare them at each look-up, unless they are the same objects.
     """
-    return tuple(_KNOWN.setdefault(node, node) for node in nodes)
+    return tuple(_INTERNED_NODES.setdefault(node, node) for node in nodes)

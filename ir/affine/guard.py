@@ -62,8 +62,9 @@ def map_guards(guards: tuple[Guard, ...], move: MoveIndex) -> tuple[Guard, ...]:
 
 
 def coarsen(guard: Guard, kept: Collection[Var]) -> Guard:
-    """Return an equal guard without terms that decide nothing, unless they have variables that are `kept`.
+    """Return an equal guard without terms that decide nothing.
 
+    Terms with variables that are `kept` stay.
     Of neighbours that begin at a multiple of their number, all or none lie before another multiple: `8 * t + v < 64` is
     `8 * t < 64`.
     """

@@ -30,9 +30,10 @@ def variables(index: Index) -> frozenset[Var]:
 
 
 def steps_of(index: Index, axis: Var) -> int:
-    """Return the extent of the aligned blocks of an axis over which an index keeps its value.
+    """Return the extent of aligned blocks over which an index is constant.
 
-    It is 0 where the index does not vary with the axis, and 1 where it may vary from element to element.
+    They are blocks of an axis. It is 0 where the index does not vary with the axis, and 1 where it may vary from element
+    to element.
     """
     found = 0
     for primary, _ in index.terms:

@@ -52,7 +52,7 @@ def mma_operands(reduction: Reduction, rows: Sequence[Var], columns: Sequence[Va
 def promotion_depth(reduction: Reduction, instruction: str) -> int:
     """Return the most elements of k whose sum is promoted at once.
 
-    It is a block of terms of one scale, or what the math mode or the instruction requires; 0 where sums never are.
+    It is a block of terms of one scale, or the interval of the math mode or the instruction; 0 where sums never are.
     """
     _, block = block_scales(reduction.body, reduction.reduce)
     every = promotion_interval(reduction.math, instruction)

@@ -428,7 +428,7 @@ def total(parts: Partitioner, groups: Sequence[Group]) -> float:
 
 
 def assert_reads_are_made(parts: Partitioner, groups: Sequence[Group] | None) -> None:
-    """Assert that no group reads from memory what its own units compute."""
+    """Assert that no group reads results of its own units from memory."""
     for group in groups or ():
         made = {t for u in group.units for t in parts.builder.units[u].writes}
         assert not made & {group.tensors[t] for t in group.form.inputs}, group.units
@@ -452,7 +452,7 @@ def test_the_optimal_partition_beats_algorithm_1(made: object) -> None:
 
 
 def test_the_optimal_partition_computes_what_its_groups_read() -> None:
-    """A path leaves the first product and comes back: no group has both ends without the path."""
+    """A path leaves the first product and comes back."""
     made = graph(
         {"x": (32, 32), "w": (32, 32)},
         *(op("a", "matmul", "x", "w"), op("b", "relu", "a"), op("c", "matmul", "b", "w"), op("d", "relu", "c")),

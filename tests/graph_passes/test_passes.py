@@ -132,7 +132,7 @@ graph "g" {
 
 
 def test_repeated_elements_are_not_stored() -> None:
-    """A reader finds them by its index map; what follows from them is folded where all of it is known."""
+    """A reader finds them by its index map."""
     head = 'graph "g" {\n  input %x: f32[64, 8]\n  const %a: f32[8] = [1, 2, 3, 4, 5, 6, 7, 8]\n'
     repeated = "  %b: f32[64, 8] = expand(%a) {shape = [64, 8]} @b\n"
     text = head + repeated + "  %y: f32[64, 8] = mul(%x, %b) @y\n  output %y\n}\n"

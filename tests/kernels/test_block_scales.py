@@ -1,4 +1,4 @@
-"""Products whose factors have a scale for each block of terms: partial sums of K blocks are scaled and added up."""
+"""Products with scales for blocks of terms, which multiply partial sums."""
 
 from __future__ import annotations
 
@@ -23,8 +23,11 @@ from .test_warpgroup_products import point, product_of_type
 BLOCK = 64
 
 
-def scaled(group: FusedGroup, block: int = BLOCK) -> FusedGroup:
-    """Return a product whose terms have scales for blocks of A's columns, and for blocks of B's rows and columns."""
+def with_scales(group: FusedGroup, block: int = BLOCK) -> FusedGroup:
+    """Return a product with scales of blocks.
+
+    They are for blocks of A's columns, and for blocks of B's rows and columns.
+    """
     (segment,), (total,) = group.segments, group.segments[0].reductions
     (b, m, n), (k,) = segment.axes, total.reduce
     rows = Read("p", (as_index(b), as_index(m), k // block))
@@ -43,7 +46,7 @@ def scaled(group: FusedGroup, block: int = BLOCK) -> FusedGroup:
 @pytest.mark.parametrize("name", ["f8e4m3", "f8e5m2", "tf32", "fp32x3"])
 @pytest.mark.parametrize("shape", [(1, 70, 52, 128), (2, 64, 96, 320)])
 def test_warpgroups_scale_the_sums_of_blocks_opencl(name: str, shape: tuple[int, int, int, int]) -> None:
-    group = scaled(product_of_type(name, shape, (True, True)))
+    group = with_scales(product_of_type(name, shape, (True, True)))
     swizzles, chunk = ((128, 128), 32) if group.tensors["a"].dtype is DType.F32 else ((64, 64), 64)
     check(_device("opencl"), GPU, group, point(group, (True, True), swizzles, vector=8, chunk=chunk))
 
@@ -52,7 +55,7 @@ def test_warpgroups_scale_the_sums_of_blocks_opencl(name: str, shape: tuple[int,
 @settings(max_examples=6, deadline=None)
 @given(st.sampled_from((DType.F16, DType.BF16)), st.integers(0, 1 << 20))
 def test_points_with_block_scales_compute_the_reference_opencl(kind: DType, seed: int) -> None:
-    group = scaled(product(kind, "", (1, 80, 72, 192), (False, True)))
+    group = with_scales(product(kind, "", (1, 80, 72, 192), (False, True)))
     space = make_space(group, GPU)
     templates = [s for s in space.templates if s.segments[0].mma]
     assert templates
@@ -65,20 +68,20 @@ def test_points_with_block_scales_compute_the_reference_opencl(kind: DType, seed
 @pytest.mark.parametrize("name", ["f8e4m3", "fp32x3"])
 @pytest.mark.parametrize("block", [32, 64, 96])
 def test_chosen_points_keep_to_blocks_opencl(name: str, block: int) -> None:
-    group = scaled(product_of_type(name, (2, 72, 96, 320), (True, True)), block)
+    group = with_scales(product_of_type(name, (2, 72, 96, 320), (True, True)), block)
     check(_device("opencl"), GPU, group, choose(group, GPU)[0].schedule)
 
 
 @needs_cuda
 @pytest.mark.parametrize("name", ["f8e4m3", "f8e5m2", "tf32", "fp32x3"])
 def test_warpgroups_scale_the_sums_of_blocks_cuda(name: str) -> None:
-    group = scaled(product_of_type(name, (2, 200, 288, 640), (True, True)))
+    group = with_scales(product_of_type(name, (2, 200, 288, 640), (True, True)))
     target = find_target("cuda:sm_90")
     check(_device("cuda"), target, group, choose(group, target)[0].schedule)
 
 
-def test_a_k_block_lies_in_a_block_of_one_scale() -> None:
-    group = scaled(product_of_type("f8e4m3", (1, 128, 64, 256), (True, True)))
+def test_k_blocks_have_one_scale() -> None:
+    group = with_scales(product_of_type("f8e4m3", (1, 128, 64, 256), (True, True)))
     assert promotion_depth(group.segments[0].reductions[0], "m64n8k32_f8e4m3") == BLOCK
     right, deep = (point(group, (True, True), (n, n), vector=8, chunk=n) for n in (64, 128))
     assert check_schedule(group, right, GPU) == []
@@ -86,7 +89,7 @@ def test_a_k_block_lies_in_a_block_of_one_scale() -> None:
 
 
 def test_large_products_with_block_scales_use_matrix_instructions() -> None:
-    group = scaled(product_of_type("f8e4m3", (1, 4096, 4096, 4096), (True, True)), 128)
+    group = with_scales(product_of_type("f8e4m3", (1, 4096, 4096, 4096), (True, True)), 128)
     loop = choose(group, GPU)[0].schedule.segments[0].reductions[0]
     assert loop.mma == "m64n8k32_f8e4m3"
     assert loop.tma

@@ -165,7 +165,7 @@ def product_of_two(kinds: tuple[DType, DType], shape: tuple[int, int, int, int])
 @needs_opencl
 @pytest.mark.parametrize("mode", ["tf32", "fp32x3"])
 @pytest.mark.parametrize("kind", [DType.F16, DType.BF16, DType.F8E5M2])
-def test_converted_factors_are_multiplied_in_a_math_mode_opencl(mode: str, kind: DType) -> None:
+def test_math_modes_multiply_converted_factors_opencl(mode: str, kind: DType) -> None:
     group = product(DType.F32, mode, (1, 70, 52, 132), (False, True))
     (segment,), (reduction,) = group.segments, group.segments[0].reductions
     a, c = operands(reduction)

@@ -1,4 +1,4 @@
-"""PyTorch's running sums, products and extremes along an axis, and logarithms of sums of exponentials."""
+"""PyTorch's scans along an axis: running sums, products, extremes, and `logsumexp`."""
 
 from __future__ import annotations
 

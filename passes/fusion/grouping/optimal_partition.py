@@ -132,7 +132,7 @@ def _growing_groups(partitioner: Partitioner, initial: Sequence[Group], given: I
         for other, after in beside.items():
             if other in members or partitioner.are_fixed(group, other):
                 continue
-            if not convex(partitioner, {*members, other}, owner):  # a later merge would hide what the path computes
+            if not convex(partitioner, {*members, other}, owner):  # a later merge would hide results of the path
                 continue
             merged = builder.fuse(group, other) if after else builder.fuse(other, group)
             if isinstance(merged, Group):
