@@ -128,7 +128,7 @@ def factors(expr: Expr) -> tuple[Expr, ...]:
 
 @lru_cache(maxsize=1 << 14)
 def block_scales(term: Expr, reduced: tuple[Var, ...]) -> tuple[tuple[Expr, ...], int]:
-    """Return the factors that are constant over blocks of terms, and their extent.
+    """Return factors that are constant over blocks of terms, and their extent.
 
     They scale the partial sum of a block, of products of the other two factors. A block has all terms of the last axis,
     or some in its order, and a power of two from `MIN_SCALED_TERMS` on. Without such factors the extent is 0.

@@ -32,8 +32,8 @@ def variables(index: Index) -> frozenset[Var]:
 def steps_of(index: Index, axis: Var) -> int:
     """Return the extent of aligned blocks over which an index is constant.
 
-    They are blocks of an axis. It is 0 where the index does not vary with the axis, and 1 where it may vary from element
-    to element.
+    They are blocks of an axis. It is 0 where the index does not vary with the axis, and 1 where it may vary within any
+    block.
     """
     found = 0
     for primary, _ in index.terms:
