@@ -81,7 +81,7 @@ SISTERS = {
     "passes/packing": {"statements"},
     "passes/graph": {"packing"},
     "passes/fusion": {"packing", "statements"},
-    "passes/split": {"fusion"},
+    "passes/split": {"fusion", "geometry"},
     "passes/geometry": set(),
     "passes/lowering": {"geometry"},
     "passes/instructions": set(),

@@ -97,12 +97,12 @@ def _copies(
         guard = Guard(as_index(dims[place]), 0, axis.extent)
         read = Read(factor.tensor, tuple(map(as_index, dims)), () if guard.always else (guard,))
         copy = Segment(tuple(order), (), (Output(name, tuple(map(as_index, order)), read),))
-        copies.append(group_part(group, copy, types, (name,)))
+        copies.append(group_part(group, (copy,), types, (name,)))
         rest = tuple(index for n, index in enumerate(factor.indices) if n != place)
         parts.append(Read(name, (*rest, as_index(longer)), factor.guards, factor.fill))
     reduce = (*(v for v in reduction.reduce if v != axis), longer)
     product = evolve(segment, reductions=(evolve(reduction, reduce=reduce, body=call("mul", *parts)),))
-    return (*copies, group_part(group, product, types, group.outputs))
+    return (*copies, group_part(group, (product,), types, group.outputs))
 
 
 def _position(factor: Read, axis: Var) -> int | None:

@@ -97,8 +97,8 @@ def split_reduction(group: FusedGroup, parts: int) -> tuple[FusedGroup, FusedGro
         outputs.append(Output(name, inner, Read(reduction.name, inner)))
         totals.append(Reduction(reduction.name, tuple(made), reduction.combine, Read(name, inner)))
     held = {r.name: types[o.tensor] for r, o in zip(sums, outputs, strict=True)}
-    before = group_part(group, Segment(axes, tuple(sums), tuple(outputs)), {**types, **held}, tuple(types))
-    after = group_part(group, evolve(segment, reductions=tuple(totals)), types, group.outputs)
+    before = group_part(group, (Segment(axes, tuple(sums), tuple(outputs)),), {**types, **held}, tuple(types))
+    after = group_part(group, (evolve(segment, reductions=tuple(totals)),), types, group.outputs)
     return before, evolve(after, inputs=(*types, *(t for t in after.inputs if t not in types)))
 
 
@@ -177,15 +177,21 @@ def free_name(name: str, segment: Segment, made: Sequence[Var] = ()) -> str:
 
 
 def group_part(
-    group: FusedGroup, segment: Segment, types: Mapping[str, TensorType], outputs: tuple[str, ...]
+    group: FusedGroup,
+    segments: tuple[Segment, ...],
+    types: Mapping[str, TensorType],
+    outputs: tuple[str, ...],
+    shared: tuple[str, ...] = (),
 ) -> FusedGroup:
-    """Return the group of a replacing segment, with new tensors."""
-    read = segment.tensors_read
+    """Return the group of replacing segments, with new tensors, `shared` ones included."""
+    read = tuple(dict.fromkeys(t for segment in segments for t in segment.tensors_read if t not in shared))
     tables = {t: v for t, v in group.constants.items() if t in read}
     inputs = tuple(t for t in (*group.inputs, *types) if t in read and t not in tables)
-    names = dict.fromkeys((*inputs, *tables, *outputs, *(r.name for r in segment.reductions)))
+    own = (r.name for segment in segments for r in segment.reductions)
+    names = dict.fromkeys((*inputs, *tables, *shared, *outputs, *own))
     kept = {n: types.get(n) or group.tensors[n] for n in names}
-    return FusedGroup((segment,), kept, inputs, outputs, (), tables, tuple(t for t in group.fixed if t in inputs))
+    fixed = tuple(t for t in group.fixed if t in inputs)
+    return FusedGroup(segments, kept, inputs, outputs, shared, tables, fixed)
 
 
 # ---- which groups to split

@@ -11,6 +11,7 @@ from ...ir import FusedGroup, Target, TensorType
 from ...ops.language import unused_name
 from ..fusion import Group, GroupEvaluator, Views, canonical_names, form_key
 from .align_operands import align_operands, may_be_aligned
+from .split_chain import chain_candidates, split_chain
 from .split_reduction import candidates, split_reduction
 
 
@@ -121,7 +122,7 @@ class Splitting:
         """
         key = form_key(group), parts
         if key not in self.halved:
-            self.halved[key] = _canonical_groups(split_reduction(group, parts) or ())
+            self.halved[key] = _canonical_groups(_in_parts(group, parts) or ())
         return self.halved[key]
 
     def best_part_count(self, group: FusedGroup) -> int:
@@ -132,7 +133,7 @@ class Splitting:
         key = form_key(group)
         if key not in self.known:
             found, slower = (inf, 1), False
-            for parts in reversed(candidates(group, self.target)):
+            for parts in reversed(_part_counts(group, self.target)):
                 seconds = _sum(self._halves(group, parts), self.modelled) or inf
                 if isnan(seconds):  # no answer in time
                     return 1
@@ -142,6 +143,16 @@ class Splitting:
                     break
             self.known[key] = found[1]
         return self.known[key]
+
+
+def _part_counts(group: FusedGroup, target: Target) -> tuple[int, ...]:
+    """Return the numbers of parts of a group's reduction, or of a chain's columns, to compare."""
+    return candidates(group, target) or chain_candidates(group, target)
+
+
+def _in_parts(group: FusedGroup, parts: int) -> tuple[FusedGroup, FusedGroup] | None:
+    """Return the two groups of a reduction, or a chain's columns, in parts; None where that is impossible."""
+    return split_reduction(group, parts) or split_chain(group, parts)
 
 
 def _sum(groups: Iterable[FusedGroup], evaluator: GroupEvaluator) -> float:
@@ -162,7 +173,7 @@ def divide(group: FusedGroup, division: Division) -> tuple[FusedGroup, ...]:
     if division.aligned:
         kernels = align_operands(group)
     elif division.parts > 1:
-        kernels = split_reduction(group, division.parts)
+        kernels = _in_parts(group, division.parts)
     return tuple(evolve(kernel, operations=group.operations) for kernel in kernels) if kernels else (group,)
 
 

@@ -26,6 +26,7 @@ from .groups import (
     shared_form,
     with_math,
 )
+from .row_dims import divide_row_dims
 
 
 class GroupBuilder:
@@ -260,7 +261,9 @@ class GroupBuilder:
         elif len(halves) == 2:
             form = shared_level(halves[0], halves[1], tensors, (kept[0], kept[1]), tables, policy or self.policy)
         else:
-            form = chain_level(halves, tensors, kept, [names[t] for t in outside], tables, policy or self.policy)
+            divides = len(kept[0]) == 1 and not outside
+            parts, types = divide_row_dims(halves, tensors, (*kept[0], *kept[1])) if divides else (halves, tensors)
+            form = chain_level(parts, types, kept, [names[t] for t in outside], tables, policy or self.policy)
         if isinstance(form, Illegal):
             return form
         constants = {names[t] for t in numbers if self.sources(t) in self._constants}
