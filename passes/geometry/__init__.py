@@ -126,10 +126,12 @@ from .staged_tiles import (
     tile_shape,
 )
 from .tile_chains import (
+    MIN_TURN_STAGES,
     TileChain,
     column_pitch,
     numbers_of_columns,
     numbers_of_rows,
+    takes_turns,
     tile_chain,
 )
 from .warp_split_k import (

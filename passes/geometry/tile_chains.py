@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
+import numpy as np
 from attrs import frozen
 
 from ...ir import (
@@ -36,6 +37,9 @@ from ...ir import (
 from .footprint import Count, ceil_div
 from .matrix_instructions import mma_operands
 
+#: Fewest stages with which warpgroups take turns: with fewer, the one whose turn it is waits for copies.
+MIN_TURN_STAGES = 3
+
 
 @frozen
 class TileChain:
@@ -55,6 +59,14 @@ class TileChain:
     def sums(self, group: FusedGroup) -> int:
         """Return the sums of a row."""
         return group.segments[1].axes[self.width].extent * len(self.weights)
+
+
+def takes_turns(warpgroups: Count, stages: Count, produced: Count) -> Count:
+    """Return whether warpgroups of a block take turns at tensor cores.
+
+    Their parts have to be `produced`, as warpgroups that copy meet at barriers.
+    """
+    return np.greater(warpgroups, 1) & np.greater_equal(stages, MIN_TURN_STAGES) & produced
 
 
 def tile_chain(group: FusedGroup) -> TileChain | None:

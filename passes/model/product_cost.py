@@ -19,7 +19,7 @@ import functools
 import numpy as np
 
 from ...ir import PERSISTENT, WARPGROUP, WITH_PRODUCER, Target
-from ..geometry import Count, ceil_div
+from ..geometry import MIN_TURN_STAGES, Count, ceil_div, takes_turns
 from .feature_schema import Features
 
 
@@ -82,12 +82,12 @@ def _value_clocks(features: Features, resident: Count, target: Target) -> Count:
     """Return the clocks of a part in which no warpgroup of an SM multiplies, as all compute values.
 
     Warpgroups begin together and share the tensor cores, so that their values are computed at the same time, unless
-    they take turns (`TileParts.warpgroups`). Three or more that share two stages wait for the last one of them in each
+    they take turns (`takes_turns`). Three or more that share two stages wait for the last one of them in each
     part.
     """
     groups = np.maximum(1.0, features.threads / (WARPGROUP * target.warp_size))
-    few = np.less(features.stages, 2)
-    turns = np.greater(groups, 1) & ~few & np.equal(features.in_step, 0)
+    few = np.less(features.stages + 1, MIN_TURN_STAGES)
+    turns = takes_turns(groups, features.stages + 1, np.equal(features.in_step, 0))
     late = np.where(np.greater(groups, 2) & few, target.costs.chain_late * resident * groups, 0.0)
     return np.where(turns, 0.0, target.costs.chain_value + late)
 

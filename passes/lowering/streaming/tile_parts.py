@@ -41,16 +41,13 @@ from ....ir import (
     post_order,
     substitute,
 )
-from ...geometry import PRODUCER_REGISTERS, chained_numbers, producer_share
+from ...geometry import PRODUCER_REGISTERS, chained_numbers, producer_share, takes_turns
 from ..k_loop import EMPTY, FULL, BulkPipeline, Multiplication, SharedPipeline, guard_fetch
 from ..segment_state import SegmentState
 from ..substitute_phase import substitute_phase
 from .chain_products import ChainProduct
 from .overlapped_parts import ROWS
 from .tile_numbers import ColumnNumbers
-
-#: Fewest stages with which warpgroups take turns: with fewer, the one whose turn it is waits for copies.
-MIN_TURN_STAGES = 3
 
 
 @define
@@ -86,7 +83,7 @@ class TileParts:
     def warpgroups(self) -> int:
         """Warpgroups that take turns: all of a block, or none."""
         found = self.first.layout.schedule.threads // (WARPGROUP * LANES)
-        return found if found > 1 and self.bulk is not None and self.stages >= MIN_TURN_STAGES else 0
+        return found if takes_turns(found, self.stages, self.bulk is not None) else 0
 
     def number(self, turn: Index) -> Index:
         """Return the part that a turn computes."""
