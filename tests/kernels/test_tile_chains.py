@@ -39,13 +39,14 @@ from .test_register_chains import WARPGROUP_TARGET
 
 def gradient(
     queries: int, keys: int, width: int = 32, heads: int = 1, values: int = 0, dtype: DType = DType.BF16,
-    causal: bool = False,
+    causal: bool = False, groups: int = 0,
 ) -> Graph:  # fmt: skip
-    """Gradients of attention with regard to queries, keys and values."""
-    values = values or width
-    q, k, v = (1, heads, queries, width), (1, heads, keys, width), (1, heads, keys, values)
+    """Gradients of attention, of keys and values alone where `groups` share them."""
+    values, shared = values or width, groups or heads
+    q, k, v = (1, heads, queries, width), (1, shared, keys, width), (1, shared, keys, values)
     scores, rows = (1, heads, queries, keys), (1, heads, queries, values)
-    shapes = {"q": q, "k": k, "v": v, "y": rows, "dy": rows, "w": scores, "x": scores, "dq": q, "dk": k, "dv": v}
+    shapes = {"q": q, "k": k, "v": v, "y": rows, "dy": rows, "w": scores, "x": scores, "dq": q}
+    shapes |= {"dk": (1, heads, keys, width), "dv": (1, heads, keys, values)}
     types = {name: TensorType(dtype, shape) for name, shape in shapes.items()}
     types |= {"l": TensorType(DType.F32, scores[:3])}
     types |= {t: TensorType(dtype, (1, heads, keys, queries)) for t in ("wt", "xt")}
@@ -57,9 +58,9 @@ def gradient(
         Node("tw", "transpose", ("w",), ("wt",), turned),
         Node("k", "matmul", ("xt", "q"), ("dk",)),
         Node("v", "matmul", ("wt", "dy"), ("dv",)),
-        Node("q", "matmul", ("x", "k"), ("dq",)),
+        *(() if groups else (Node("q", "matmul", ("x", "k"), ("dq",)),)),
     )
-    return Graph("gradient", operands, ("dq", "dk", "dv"), types, nodes)
+    return Graph("gradient", operands, (*(() if groups else ("dq",)), "dk", "dv"), types, nodes)
 
 
 def gated_layer(rows: int, hidden: int, width: int, dtype: DType = DType.BF16) -> Graph:
@@ -155,6 +156,14 @@ def test_other_factors_are_staged() -> None:
 def test_factors_of_both_segments_are_staged_once() -> None:
     sides = [tile_chain(group) for group in groups_of(CASES["even"])]
     assert [side.again for side in sides if side is not None] == [(0, 1), (0,)]
+
+
+@needs_opencl
+def test_heads_that_share_keys_come_by_bulk_copies() -> None:
+    (group,) = (g for g in groups_of(gradient(128, 128, width=64, heads=4, groups=2)) if tile_chain(g) is not None)
+    points = [s for s in points_of(group, 99) if s.segments[0].reductions[0].tma]
+    assert points
+    compute(group, points[0])
 
 
 def test_masks_bound_the_parts_of_both_sides() -> None:

@@ -10,12 +10,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 
 from attrs import evolve
 
-from ....ir import FusedGroup, PassError, Statement
+from ....ir import FusedGroup, PassError, Statement, TensorType
 from ...statements import Unit
 from ..legality import Policy, chain_level, register_level, shared_level
 from ..normal_forms import NormalForms
 from ..normalise import Illegal
 from ..views import Views
+from .chain_statements import divide_merged_dims, move_row_values
 from .exchange import exchange_level
 from .groups import (
     Group,
@@ -26,7 +27,6 @@ from .groups import (
     shared_form,
     with_math,
 )
-from .row_dims import divide_row_dims
 
 
 class GroupBuilder:
@@ -261,9 +261,11 @@ class GroupBuilder:
         elif len(halves) == 2:
             form = shared_level(halves[0], halves[1], tensors, (kept[0], kept[1]), tables, policy or self.policy)
         else:
-            divides = len(kept[0]) == 1 and not outside
-            parts, types = divide_row_dims(halves, tensors, (*kept[0], *kept[1])) if divides else (halves, tensors)
-            form = chain_level(parts, types, kept, [names[t] for t in outside], tables, policy or self.policy)
+            parts, left = move_row_values(halves, kept, [names[t] for t in outside])
+            types: Mapping[str, TensorType] = tensors
+            if len(left[0]) == 1 and not outside:
+                parts, types = divide_merged_dims(parts, tensors, (*left[0], *left[1]))
+            form = chain_level(parts, types, left, [names[t] for t in outside], tables, policy or self.policy)
         if isinstance(form, Illegal):
             return form
         constants = {names[t] for t in numbers if self.sources(t) in self._constants}

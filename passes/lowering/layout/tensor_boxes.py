@@ -105,14 +105,14 @@ class _Dims:
         self.others.append((len(self.sizes), primary, 1))
         self.append(size, stride)
 
-    def append_number(self, var: Var, stride: int, runs: Sequence[int]) -> None:
-        """Add a variable's dim, or extend a run before it."""
+    def append_number(self, number: Primary, extent: int, stride: int, runs: Sequence[int]) -> None:
+        """Add the dim of a tile's own number, or extend a run."""
         place = next((n for n in runs if stride == self.strides[n] * self.sizes[n]), None)
         if place is None:
-            self.append_walked(var, var.extent, stride)
+            self.append_walked(number, extent, stride)
         else:
-            self.others.append((place, var, self.sizes[place]))
-            self.sizes[place] *= var.extent
+            self.others.append((place, number, self.sizes[place]))
+            self.sizes[place] *= extent
 
 
 def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: Sequence[int], dtype: DType,
@@ -161,12 +161,11 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
             return None
         boxed.others.append((first, lookup, 1))
         boxed.sizes[first] += extent - 1
-    for primary, pace in still:
-        boxed.append_walked(primary, _end_of(primary), pace)
     # Elements of k past its end would be those of the next number, not 0.
     runs = [outer[deep][0] for deep in outer if extents[True] % loop.dims[0].block_k == 0 or not deep]
-    for var in sorted(rest, key=lambda v: steps[v]):
-        boxed.append_number(var, steps[var], runs)
+    numbers = [*((steps[v], v.extent, v) for v in rest), *((pace, _end_of(p), p) for p, pace in still)]
+    for pace, extent, number in sorted(numbers, key=lambda each: each[0]):
+        boxed.append_number(number, extent, pace, runs)
     inner = tuple(stride * dtype.size for stride in boxed.strides[1:])
     sizes, box = tuple(boxed.sizes), tuple(boxed.box)
     result = TensorMap(name, read.tensor, dtype, sizes, inner, box, tile.layout.swizzle)
