@@ -44,7 +44,7 @@ from ..geometry import RegisterChain, drop_conversions, is_row_maximum, register
 from .split_reduction import free_name, free_tensor, group_part
 
 #: Fewest columns of a part, rows of a block, about, and numbers of parts to compare: a block for each SM, or several.
-MIN_PART, BLOCK_ROWS, MAX_CANDIDATES = 64, 64, 3
+MIN_PART, BLOCK_ROWS, MAX_CANDIDATES = 128, 64, 3
 
 
 def chain_candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
