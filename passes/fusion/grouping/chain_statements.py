@@ -33,14 +33,18 @@ def move_row_values(
     """Move elementwise values of rows to the rows of a chain."""
     first, rows, last = (list(part) for part in parts)
     made = {s.target for s in (*first, *rows)}
-    while last and last[0].combine is None and {*last[0].tensors_read} <= made:
+    while last and _is_value(last[0]) and {*last[0].tensors_read} <= made and last[0].target not in live[2]:
         made.add(last[0].target)
         rows.append(last.pop(0))
     read = {t for statement in last for t in statement.tensors_read}
     left = dict.fromkeys(s.target for s in rows if s.target in read or s.target in outside)
-    return (
-        (parts, live) if not last or len(last) == len(parts[2]) else ((first, rows, last), (live[0], [*left], live[2]))
-    )
+    moves = last and len(last) < len(parts[2])
+    return ((first, rows, last), (live[0], [*left], live[2])) if moves else (parts, live)
+
+
+def _is_value(statement: Statement) -> bool:
+    """Return whether a statement computes elements, which a copy does not."""
+    return statement.combine is None and not isinstance(statement.body, Read)
 
 
 def divide_merged_dims(
