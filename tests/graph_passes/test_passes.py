@@ -263,6 +263,19 @@ def test_what_broadcasts_reads_what_was_repeated_for_it(reader: str, expected: s
     assert all(np.array_equal(results(graph)[name], value) for name, value in results(after).items())
 
 
+def test_repeated_heads_are_read_once() -> None:
+    repeat = "expand(%{}) {{shape = [1, 2, 3, 5, 4]}}", "reshape(%{}) {{shape = [1, 6, 5, 4]}}"
+    nodes: dict[str, str] = {}
+    for name, start in (("k", 0), ("v", 2)):
+        nodes[name] = f"slice(%x) {{starts = [{start}], ends = [{start + 2}], axes = [1]}}"
+        nodes[f"u{name}"] = f"reshape(%{name}) {{shape = [1, 2, 1, 5, 4]}}"
+        nodes |= {f"e{name}": repeat[0].format(f"u{name}"), f"r{name}": repeat[1].format(f"e{name}")}
+    graph = parse_lines("f32[1, 4, 5, 4]", {**nodes, "big": "exp(%rv)", "z": "attention(%big, %rk, %rv)"}, "z")
+    after = run_passes(graph, [SinkBroadcasts(INSTANCES)], infer=INSTANCES.infer)
+    assert "attention(%big, %k, %v)" in print_graph(after)
+    assert all(np.array_equal(results(graph)[name], value) for name, value in results(after).items())
+
+
 def test_a_narrowing_conversion_stays() -> None:
     graph = parse_lines("f32[4]", {"a": 'cast(%x) {to = "f16"}', "b": 'cast(%a) {to = "f32"}', "z": "relu(%b)"}, "z")
     assert len(ComposeMovement(INSTANCES).run(graph).nodes) == 3
