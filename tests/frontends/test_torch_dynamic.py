@@ -105,3 +105,28 @@ def test_gradients_and_views_are_compiled_for_each_size(builds: list[Any]) -> No
         y, flat = call(x)
         y.sum().backward()
         assert torch.equal(y, x * 2) and torch.equal(flat, x.view(-1)) and torch.equal(x.grad, torch.full_like(x, 2))
+
+
+class _Cache(nn.Module):  # type: ignore[misc, name-defined]
+    """Rows written into a cache at a position that the device has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(2, 20, 4))
+        self.register_buffer("position", torch.tensor(0))
+
+    def forward(self, x: Any) -> Any:
+        self.rows.index_copy_(1, torch.arange(x.shape[1]) + self.position, x * 2)
+        self.position.add_(x.shape[1])
+        return (x @ self.rows.transpose(1, 2)).softmax(-1).mean(1)
+
+
+def test_sizes_share_plans_that_update_a_cache(builds: list[Any]) -> None:
+    model, expected = _Cache(), _Cache()
+    call = torch.compile(model, backend=torch_backend.cuts_backend, dynamic=True, options={"buckets": True})
+    with torch.no_grad():
+        for rows in (5, 3, 4, 6, 2):
+            x = torch.randn(2, rows, 4)
+            torch.testing.assert_close(call(x), expected(x), rtol=1e-3, atol=1e-4)
+            assert torch.equal(model.rows, expected.rows) and model.position == expected.position
+    assert len(builds) == 3

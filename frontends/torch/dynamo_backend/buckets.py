@@ -1,7 +1,8 @@
 """Captured graphs of dynamic shape, compiled for ranges of sizes.
 
 A bucket serves all sizes up to a power of two (or to Dynamo's own bound). Its arguments are copied to the front of
-tensors with room for the greatest sizes, and its results are the elements that are there.
+tensors with room for the greatest sizes, and its results are the elements that are there. Inputs that the graph updates
+are written in place where their sizes do not vary.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from ..decompositions import decompose_layers
 from ..loading import graph_of_nodes
 from .autograd import apply_autograd
 from .parameters import is_direct
+from .updates import updating
 
 #: Compiles a captured graph as a function of its inputs.
 CompileCaptured = Callable[[CapturedGraph], Callable[..., list[Any]]]
@@ -80,7 +82,10 @@ class BucketedModule:
     def _compile(self, highs: tuple[int, ...], arguments: Sequence[Any], compile_captured: CompileCaptured) -> _Bucket:
         dims = tuple(Dim(str(s), self.ranges[s][0], high) for s, high in zip(self.symbols, highs, strict=True))
         samples = size_samples(dims, {dim.name: dim.low for dim in dims})
-        captured = [self._capture(sizes, arguments) for sizes in samples.samples]
+        parts = [self._capture(sizes, arguments) for sizes in samples.samples]
+        updated = updated_inputs(parts[0])
+        with unset_fake_temporarily():
+            captured = [graph_of_nodes(part) for part in parts]
         first = captured[0]
         bounded = bounded_graph([each.graph for each in captured], samples, first.registry.instances)
         if any(each.results != first.results or each.inputs != first.inputs for each in captured) or first.seeds:
@@ -88,10 +93,10 @@ class BucketedModule:
         scalars = tuple(source.tensor for source in bounded.sizes.values())
         made = evolve(first, graph=bounded.graph, inputs=(*first.inputs, *scalars), reimport=None)
         with unset_fake_temporarily():
-            return _Bucket(self.symbols, dims, bounded, first, compile_captured(made))
+            return _Bucket(self.symbols, dims, bounded, first, compile_captured(made), updated)
 
-    def _capture(self, sizes: Mapping[str, int], arguments: Sequence[Any]) -> CapturedGraph:
-        """Return the imported graph at sizes of the symbols.
+    def _capture(self, sizes: Mapping[str, int], arguments: Sequence[Any]) -> torch.fx.Graph:
+        """Return autograd's graph at sizes of the symbols.
 
         Raises `CutsError` where PyTorch has work around it, or results have no order of their own.
         """
@@ -101,16 +106,14 @@ class BucketedModule:
             examples = [_example_at(shape, sizes, a) for shape, a in zip(self.shapes, arguments, strict=True)]
 
         def note(part: Any, inputs: Sequence[Any]) -> Any:
-            fits = is_direct(part.graph, arguments) and not updated_inputs(part.graph)
-            graphs.extend([part.graph] if fits else [])
+            graphs.extend([part.graph] if is_direct(part.graph, arguments) else [])
             return make_boxed_func(part.forward)
 
         with tracing(TracingContext(mode)), torch.no_grad(), decompose_layers():
             apply_autograd(self.module, examples, note)
         if len(graphs) != 1 or not all(map(_is_dense, _results(graphs[0]))):
-            raise CutsError("the graph has views, or writes its inputs")
-        with unset_fake_temporarily():
-            return graph_of_nodes(graphs[0])
+            raise CutsError("the graph has views as results")
+        return graphs[0]
 
 
 @frozen(eq=False)
@@ -122,6 +125,7 @@ class _Bucket:
     bounded: BoundedGraph
     captured: CapturedGraph
     run: Callable[..., list[Any]]
+    updated: Sequence[int]
     scalars: dict[tuple[int, torch.device], torch.Tensor] = field(factory=dict)
 
     def function(self, sizes: Mapping[Any, int]) -> Callable[..., list[Any]]:
@@ -137,7 +141,7 @@ class _Bucket:
             pairs = zip(self.captured.results, found, strict=True)
             return [self._present(name, r, named) if isinstance(name, str) else r for name, r in pairs]
 
-        return call
+        return updating(call, self.updated)
 
     def _with_room(self, name: str, argument: torch.Tensor) -> torch.Tensor:
         shape = tuple(math.prod(f.capacity for f in layout) for layout in self.bounded.layouts[name])
