@@ -32,9 +32,11 @@ from ..store import Key, digest_parts
 from .cached_build import build_cached
 from .external_buffers import program_of, spec_of, target_of
 from .graph_signatures import find_signature, save_signature
+from .loading import quantise_model
 from .selection import find_plan, target_facts
 
 if TYPE_CHECKING:
+    from ..frontends import WeightsName
     from ..frontends.torch import ArrayFunction, CachedGraph, CapturedGraph, TensorProgram
     from .plan import CompiledPlan
 
@@ -74,9 +76,10 @@ def cuts_backend(
     `precision`, PyTorch's settings apply: `torch.autocast`, whose casts the captured graph has, and for the remaining
     f32 operations `torch.set_float32_matmul_precision`, as it is when the graph runs: "highest" is `fp32`, "high"
     `tf32` and "medium" `bf16`; `fp32` where the target supports no more. With `deterministic` false, scatters add
-    floats by atomic operations, in any order, as PyTorch does by default. A `mode` of `torch.compile` stands for a
-    budget. A graph of dynamic shape caches plans for `max_shapes` shapes, and drops the least recently used. With
-    `buckets` it has one plan for all sizes up to each power of two, where no gradients are wanted.
+    floats by atomic operations, in any order, as PyTorch does by default. With `freeze` parameters are constants, and
+    `weights` rounds those that products multiply by to a format, `int8`, `int4` or `fp8`. A `mode` of `torch.compile`
+    stands for a budget. A graph of dynamic shape caches plans for `max_shapes` shapes, and drops the least recently
+    used. With `buckets` it has one plan for all sizes up to each power of two, where no gradients are wanted.
 
     Raises `UsageError` for an unknown option or mode, for a value that it cannot have, and for options beside a mode.
     """
@@ -123,6 +126,7 @@ class _Options:
     tune: bool = False
     libraries: bool = False
     freeze: bool = False
+    weights: WeightsName | None = None
     deterministic: bool = True
     pruning: PruningRule = "bound"
     top: float = 1.0
@@ -149,6 +153,12 @@ def _read(options: Mapping[str, Any]) -> _Options:
     if not isinstance(wishes.max_shapes, int) or isinstance(wishes.max_shapes, bool) or wishes.max_shapes < 1:
         raise UsageError(f"option 'max_shapes': expected an integer from 1, found {wishes.max_shapes!r}")
     Pruning(wishes.pruning, wishes.top)  # raises
+    if wishes.weights is not None:
+        from ..frontends import find_weight_format
+
+        find_weight_format(wishes.weights)  # raises
+        if not wishes.freeze:
+            raise UsageError("option 'weights': parameters may change", hint="give freeze=True too")
     if wishes.libraries and wishes.budget is None and not wishes.tune:
         raise UsageError("option 'libraries': nothing is timed", hint="give a budget too, or tune=True")
     return wishes
@@ -194,9 +204,11 @@ class _Precisions:
             deterministic=self.wishes.deterministic,
             pruning=Pruning(self.wishes.pruning, self.wishes.top),
         )
+        spec, weights = spec_of(captured), self.wishes.weights
+        graph = captured.graph if weights is None else quantise_model(captured.graph, spec, weights)
         plan = build_cached(
-            captured.graph,
-            spec_of(captured),
+            graph,
+            spec,
             self.target,
             options,
             tune=self.wishes.tune or self.wishes.budget is not None,

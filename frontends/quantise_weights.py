@@ -6,7 +6,8 @@
 
 A weight is a constant of floats that a sum of products reads at plain axes, some of them reduced. Scales are positive
 and symmetric: the number of largest size in a channel or group becomes the largest of the format. The compiler keeps
-the integers packed (`passes.packing`). The graph is in canonical form, so that weights are read where they lie.
+the integers packed (`passes.packing`). The graph is in canonical form, so that weights are read where they lie, or
+through a transposition of a constant, which is quantised with its dims in the new order.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ..ir import (
     CutsWarning,
     DType,
     Graph,
+    Index,
     Node,
     Read,
     Statement,
@@ -32,6 +34,7 @@ from ..ir import (
     as_dtype,
     factors,
     fresh_name,
+    live_graph,
     stored_factor,
     sums_products,
 )
@@ -78,13 +81,16 @@ def quantise_weights(graph: Graph, instances: Instances, format_: WeightFormat) 
 
     Warns where it has none.
     """
-    wanted = {value: reduced for node in graph.nodes for value, reduced in _weights(node, graph, instances)}
+    turned = dict(_turned_constants(graph, instances))
+    given = evolve(graph, constants={**graph.constants, **turned})
+    wanted = {value: reduced for node in graph.nodes for value, reduced in _weights(node, given, instances)}
     wanted = {value: reduced for value, reduced in wanted.items() if value not in graph.outputs}
     if not wanted:
         text = f"graph '{graph.name}' has no weights to quantise: no constant matrix of {MIN_ELEMENTS} floats or more"
         warnings.warn(text, CutsWarning, stacklevel=2)
         return graph
-    constants, types = dict(graph.constants), dict(graph.types)
+    constants = {n: a for n, a in given.constants.items() if n in graph.constants or n in wanted}
+    types, left = dict(graph.types), [node for node in graph.nodes if not {*node.outputs} <= {*turned} & {*wanted}]
     names = {node.name for node in graph.nodes}
     nodes: list[Node] = []
     for value, reduced in wanted.items():
@@ -99,7 +105,23 @@ def quantise_weights(graph: Graph, instances: Instances, format_: WeightFormat) 
         node = fresh_name(names, f"{value}.dequantize")
         names.add(node)
         nodes.append(Node(node, "dequantize", tuple(inputs), (value,), {"axis": axis, "block": block}))
-    return evolve(graph, nodes=(*nodes, *graph.nodes), constants=constants, types=types)
+    return live_graph(evolve(graph, nodes=(*nodes, *left), constants=constants, types=types))
+
+
+def _turned_constants(graph: Graph, instances: Instances) -> Iterator[tuple[str, Array]]:
+    """Yield the values of nodes that only exchange dims of a constant, as views of it."""
+    for node in graph.nodes:
+        if len(node.operands) != 1 or node.operands[0] not in graph.constants or len(node.outputs) != 1:
+            continue
+        statements = instances.of_node(node, graph).program.statements
+        first, body = statements[0], statements[0].body
+        if len(statements) != 1 or not first.is_pointwise or not isinstance(body, Read) or body.guards:
+            continue
+        source = [_axis(body.indices, dim) for dim in range(len(body.indices))]
+        order = [source.index(axis) for axis in first.axes if axis in source]
+        in_order = [_axis(first.write, dim) for dim in range(len(first.write))] == [*first.axes]
+        if in_order and sorted(order) == [*range(len(source))]:
+            yield node.outputs[0], graph.constants[node.operands[0]].transpose(order)
 
 
 def quantise_array(weight: Array, format_: WeightFormat, axis: int, block: int, dtype: DType) -> tuple[Array, Array]:
@@ -131,7 +153,7 @@ def _weights(node: Node, graph: Graph, instances: Instances) -> Iterator[tuple[s
             if value is None or value not in graph.constants:
                 continue
             type_ = graph.types[value]
-            axes = [_axis(read, dim) for dim in range(len(type_.shape))]
+            axes = [_axis(read.indices, dim) for dim in range(len(type_.shape))]
             reduced = tuple(dim for dim, axis in enumerate(axes) if axis in statement.reduce)
             large = type_.dtype.is_float and type_.size >= MIN_ELEMENTS
             if large and None not in axes and 0 < len(reduced) < len(axes):
@@ -146,9 +168,9 @@ def _factors(statement: Statement) -> Iterator[Read]:
             yield stored
 
 
-def _axis(read: Read, dim: int) -> Var | None:
+def _axis(indices: Sequence[Index], dim: int) -> Var | None:
     """Return the axis that indexes a dim alone, else None."""
-    index = read.indices[dim]
+    index = indices[dim]
     (primary, factor), *rest = index.terms or ((None, 0),)
     return primary if isinstance(primary, Var) and factor == 1 and not rest and not index.const else None
 

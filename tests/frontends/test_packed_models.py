@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from cuts.compile.build import build
-from cuts.ir import CutsWarning, UsageError
+from cuts.compile.loading import load_spec
+from cuts.compile.torch_backend import cuts_backend
+from cuts.frontends import find_weight_format, quantise_weights
+from cuts.ir import CutsWarning, DType, Graph, Node, TensorType, UsageError
 from cuts.tests.needs import needs_opencl
 
 onnx = pytest.importorskip("onnx")
@@ -214,6 +217,45 @@ def test_weights_are_rounded_to_a_format(weights: Any, bits: int, error: float) 
     expected, found = run(full, x.numpy()), run(plan, x.numpy())
     assert 0 < np.linalg.norm(found - expected) / np.linalg.norm(expected) < error
     assert constant_bytes(plan) < constant_bytes(full) * (bits / 32 + 0.1)
+
+
+@needs_opencl
+def test_frozen_parameters_are_rounded_beside_a_cache() -> None:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    linear, x = torch.nn.Linear(64, 64).eval(), torch.randn(3, 1, 64)
+    expected, found = torch.zeros(4, 64), torch.zeros(4, 64)
+
+    def step(cache: Any, x: Any, place: Any) -> Any:
+        cache.index_copy_(0, place, linear(x))
+        return cache.sum(0)
+
+    call = torch.compile(step, backend=cuts_backend, options={"freeze": True, "weights": "int8"})
+    with torch.no_grad():
+        for number, row in enumerate(x):
+            total = step(expected, row, torch.tensor([number]))
+            error = (call(found, row, torch.tensor([number])) - total).norm() / total.norm()
+            assert 0 < error < 0.02
+    assert 0 < (found - expected).norm() / expected.norm() < 0.02
+    with pytest.raises(UsageError, match="option 'weights': parameters may change; give freeze=True too"):
+        cuts_backend(linear, [x], options={"weights": "int8"})
+    torch._dynamo.reset()
+
+
+def test_transposed_weights_are_rounded() -> None:
+    """Transpositions of large constants stay in a graph."""
+    weight = RNG.standard_normal((48, 64)).astype(np.float32)
+    shapes = {"x": (3, 64), "w": (48, 64), "t": (64, 48), "r": (48, 64), "y": (3, 48)}
+    nodes = Node("t", "transpose", ("w",), ("t",), {"perm": [1, 0]}), Node("y", "matmul", ("x", "t"), ("y",))
+    rows = Node("r", "relu", ("w",), ("r",))
+    types = {name: TensorType(DType.F32, shape) for name, shape in shapes.items()}
+    graph = Graph("g", ("x",), ("y", "r"), types, (*nodes, rows), {"w": weight})
+    found = quantise_weights(graph, load_spec([]).instances, find_weight_format("int8"))
+    assert {array.dtype.name for name, array in found.constants.items() if "int8" in name} == {"int8"}
+    x = RNG.standard_normal((3, 64)).astype(np.float32)
+    results, exact = build(found, target="reference").run({"x": x}), x @ weight.T
+    assert np.array_equal(results["r"], np.maximum(weight, 0)), "another reader has the exact weight"
+    assert 0 < np.linalg.norm(results["y"] - exact) / np.linalg.norm(exact) < 0.02
 
 
 def test_models_without_weights_warn() -> None:
