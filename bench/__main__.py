@@ -16,6 +16,7 @@ COMMANDS = {
     "breadth": ("operators.breadth", "operations of the vocabulary, with gradients, beside torch.compile"),
     "winners": ("operators.winners", "launches tuned kernels once, for compute-sanitizer"),
     "networks": ("networks.command", "the evaluation of DeepCuts: models in any precision beside their peers"),
+    "llm": ("networks.llm", "decoders of transformers, a token at a time, beside eager PyTorch and Inductor"),
     "door": ("networks.door", "wall time of calls through torch.compile"),
     "cluster": ("networks.cluster_run", "cluster plans larger than the device memory"),
     "beyond": ("networks.beyond_memory", "inference and training of models beyond one GPU's memory"),
