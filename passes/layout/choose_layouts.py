@@ -8,6 +8,8 @@ that move their operands and results, and makes the dims innermost that need few
 factor's own; * each other statement reads and writes along one axis, so that the tensors which it connects want the
 same dim innermost, and form a *component* that changes as a whole.
 
+Where matrix instructions multiply, a dim may also come after the first one: heads then join as neighbours.
+
 A convolution with taps reads `x[n, c, p + r, q + s]`: with q innermost no address is a multiple of anything, with c
 innermost every one is. Inputs and outputs of the graph stay as the caller has them. Views take the order of the tensor
 that they show, and the source of a transposed output that of the output. Reduced axes run in the order of the dims of
@@ -82,7 +84,8 @@ def _for_accesses(programs: Programs, products: Collection[Place]) -> Programs:
     if not products and not turned and seen.isdisjoint(programs.graph.inputs):
         return programs
     lines = _lines(programs, aliases, products)
-    orders = _choose_orders(tuple(components(lines.values(), programs.types, fixed)), costs)
+    every = components(lines.values(), programs.types, fixed)
+    orders = _choose_orders(tuple(evolve(part, second=True) for part in every), costs)
     ordered = _with_views(_order_rows(programs, lines, costs, orders), aliases, orders, fixed)
     return order_constants(
         _order_products(ordered, {place: lines[place] for place in products}, costs, orders), products

@@ -28,6 +28,7 @@ class Component:
     lines: tuple[StatementAccesses, ...]
     matching_dims: tuple[frozenset[Dim], ...]
     outermost: bool = False  #: whether each set may come outermost, too
+    second: bool = False  #: whether each set may come after the first dim, too
 
     def cost(self, costs: InstructionCosts, orders: Mapping[str, Order]) -> float:
         """Return the instructions of its statements."""
@@ -62,10 +63,11 @@ class Component:
         return evolve(self, matching_dims=tuple(dims for dims in through if dims.isdisjoint(reduced | separate)))
 
     def choices(self, types: Mapping[str, TensorType]) -> Iterator[dict[str, Order]]:
-        """Yield orders with the dims of one set innermost, or outermost."""
+        """Yield orders with the dims of one set innermost, outermost, or second."""
+        places = [_innermost, *[_second] * self.second, *[_outermost] * self.outermost]
         for dims in self.matching_dims:
             last = dict(sorted(dims))
-            for place in (_innermost, _outermost) if self.outermost else (_innermost,):
+            for place in places:
                 found = {t: place(d, len(types[t].shape)) for t, d in last.items() if types[t].shape[d] > 1}
                 if found := {t: order for t, order in found.items() if order != tuple(range(len(order)))}:
                     yield found
@@ -85,6 +87,10 @@ def windows(line: StatementAccesses) -> Iterator[Access]:
 
 def _innermost(dim: int, rank: int) -> Order:
     return (*(d for d in range(rank) if d != dim), dim)
+
+
+def _second(dim: int, rank: int) -> Order:
+    return tuple(sorted(range(rank), key=lambda d: (d > 0 and d != dim, d)))
 
 
 def _outermost(dim: int, rank: int) -> Order:

@@ -181,6 +181,18 @@ def test_scores_of_odd_length_lie_along_their_rows() -> None:
     assert programs.orders == {}
 
 
+@pytest.mark.parametrize("batch", [1, 4])
+def test_heads_that_join_are_neighbours(batch: int) -> None:
+    """Results of attention lie as the next product reads them."""
+    lines = (
+        op("o", "matmul", "p", "v"), op("t", "transpose", "o", perm=(0, 2, 1, 3)),
+        op("r", "reshape", "t", shape=(batch * 128, 512)), op("y", "matmul", "r", "w"),
+    )  # fmt: skip
+    shapes = {"p": (batch, 8, 128, 128), "v": (batch, 8, 128, 64), "w": (512, 256)}
+    programs = laid_out(graph({n: half(*s) for n, s in shapes.items()}, *lines, out="y"))
+    assert programs.orders["o"] == (0, 2, 1, 3)
+
+
 def test_a_view_has_its_sources_order() -> None:
     made = graph({"x": half(4, 32, 64), "w": half(64, 64)}, op("k", "matmul", "x", "w"),
                  op("t", "transpose", "k", perm=(0, 2, 1)), op("y", "matmul", "x", "t"), out="y")  # fmt: skip
