@@ -44,7 +44,7 @@ from ..statements import (
     make_scatters_atomic,
     make_scatters_deterministic,
     mark_sorts,
-    replace_condition_tables,
+    replace_known_tables,
     separate_lone_pieces,
     split_residues,
     tensors_looked_up,
@@ -66,7 +66,7 @@ def build_programs(
         graph, registry, dict(graph.types), cache={} if known is None else known, deterministic=deterministic
     )
     units = _past_copies([unit for node in graph.nodes for unit in builder.units(node)])
-    units = replace_condition_tables(units, graph.constants)
+    units = replace_known_tables(units, graph.constants)
     return Programs(graph, tuple(units), builder.types, builder.tables, builder.slices, builder.rotating)
 
 

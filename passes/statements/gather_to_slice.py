@@ -9,13 +9,16 @@ Windows, diagonals and strided picks are often written so. Negative integers cou
 table with an integer out of range stays.
 
 Integers that were only moved are looked up in the source of the copy: several of them side by side, as coordinates of
-points, need no tensor of their own.
+points, need no tensor of their own. An index of a dim of one element is 0 for every integer: a kernel that replaces one
+element of each row needs no table of its places.
 
 Likewise a constant mask that is a band becomes a condition on indices. A kernel then reads no mask, and leaves out the
 blocks that a causal mask leaves out (`geometry/mask_bounds.py`):
 
     a[i, j] = s[i, j] if m[0, i, j] else -inf  with  m[0, i, j] = j <= i
       ->   a[i, j] = s[i, j] if j - i <= 0 else -inf
+
+Elementwise statements read no constant of equal elements: its value takes no memory.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ from ...ir import (
     Program,
     Read,
     Statement,
+    dtype_of_numpy,
     expr_indirects,
     indirects,
     map_guards,
@@ -47,6 +51,7 @@ from ...ir import (
     solve,
     substitute,
 )
+from .inline import constant
 from .units import Unit
 
 #: Fewest elements of a table that is compared with conditions.
@@ -66,7 +71,7 @@ def tensors_looked_up(statement: Statement) -> set[str]:
 def fold_gathers(program: Program, tables: Mapping[str, Array]) -> Program:
     """Return a program with lookups in known tables as indices.
 
-    Its meaning stays the same.
+    So are those in dims of one element. Its meaning stays the same.
     """
 
     def lookup(primary: Primary, parts: tuple[Index, ...]) -> Index | None:
@@ -74,9 +79,12 @@ def fold_gathers(program: Program, tables: Mapping[str, Array]) -> Program:
             return None
         return _affine(primary, parts, tables[primary.tensor])
 
-    if not tables:
-        return program
-    return evolve(program, statements=tuple(_replace_lookups(s, lookup) for s in program.statements))
+    def read(primary: Primary, parts: tuple[Index, ...]) -> Index | None:
+        single = isinstance(primary, Indirect) and primary.extent == 1
+        return Index(0) if single else lookup(primary, parts)
+
+    statements = (_replace_lookups(s, lookup, read) for s in program.statements)
+    return evolve(program, statements=tuple(statements))
 
 
 def bypass_copies(statement: Statement, copies: Copies) -> Statement:
@@ -86,13 +94,15 @@ def bypass_copies(statement: Statement, copies: Copies) -> Statement:
         known = isinstance(primary, Indirect) and primary.tensor in copies
         return _source(primary, parts, copies) if known and isinstance(primary, Indirect) else None
 
-    return _replace_lookups(statement, lookup)
+    return _replace_lookups(statement, lookup, lookup)
 
 
-def _replace_lookups(statement: Statement, lookup: Lookup) -> Statement:
-    """Return a statement with its lookups replaced."""
+def _replace_lookups(statement: Statement, written: Lookup, read: Lookup) -> Statement:
+    """Return a statement with the lookups of its write and those of its body replaced."""
+    if not tensors_looked_up(statement):
+        return statement
 
-    def move(index: Index) -> Index:
+    def move(index: Index, lookup: Lookup = read) -> Index:
         return map_primaries(index, lookup) if indirects(index) else index
 
     def leaf(node: Expr) -> Expr:
@@ -100,7 +110,8 @@ def _replace_lookups(statement: Statement, lookup: Lookup) -> Statement:
             return node
         return node.with_indices(move, lambda guards: map_guards(guards, move))
 
-    return evolve(statement, write=tuple(map(move, statement.write)), body=rebuild(statement.body, leaf))
+    write = tuple(move(index, written) for index in statement.write)
+    return evolve(statement, write=write, body=rebuild(statement.body, leaf))
 
 
 def _affine(lookup: Indirect, places: Sequence[Index], table: Array) -> Index | None:
@@ -131,15 +142,29 @@ def _source(lookup: Indirect, places: tuple[Index, ...], copies: Copies) -> Inde
     return None
 
 
-# ---- masks
+# ---- masks and equal elements
 
 
-def replace_condition_tables(units: Sequence[Unit], constants: Mapping[str, Array]) -> list[Unit]:
-    """Return units with reads of constant masks replaced by conditions on indices."""
+def replace_known_tables(units: Sequence[Unit], constants: Mapping[str, Array]) -> list[Unit]:
+    """Return units that read neither band masks nor constants of equal elements.
+
+    Conditions on indices, and values, are in their stead.
+    """
     read = {t for unit in units for s in unit.statements for t in s.tensors_read} & constants.keys()
     tables = {t: constants[t] for t in read if constants[t].dtype == np.bool_}
     found = {t: limits for t, table in tables.items() if (limits := band_limits(table)) is not None}
-    return [_replace_reads(unit, found) for unit in units] if found else list(units)
+    equal = {t: dtype_of_numpy(constants[t].dtype) for t in read - found.keys() if _is_uniform(constants[t])}
+    values = {t: constant(constants[t].flat[0].item(), dtype) for t, dtype in equal.items() if dtype is not None}
+    return [_replace_reads(unit, found, values) for unit in units] if found or values else list(units)
+
+
+def _computes_elements(statement: Statement) -> bool:
+    return statement.is_pointwise and not isinstance(statement.body, Read)
+
+
+def _is_uniform(table: Array) -> bool:
+    """Return whether an array of several elements was made of one."""
+    return table.size >= MIN_TABLE_ELEMENTS and not any(table.strides)
 
 
 def band_limits(table: Array) -> tuple[int, int, int, int] | None:
@@ -165,11 +190,15 @@ def _is_repeated(table: Array, dim: int) -> bool:
     return table.shape[dim] == 1 or table.strides[dim] == 0 or bool(np.all(table == first))
 
 
-def _replace_reads(unit: Unit, limits: Mapping[str, tuple[int, int, int, int]]) -> Unit:
-    if not any(t in limits for s in unit.statements for t in s.tensors_read):
+def _replace_reads(unit: Unit, limits: Mapping[str, tuple[int, int, int, int]], values: Mapping[str, Const]) -> Unit:
+    if unit.repeat is not None or not all(_computes_elements(s) for s in unit.statements):
+        values = {}
+    if not any(t in limits or t in values for s in unit.statements for t in s.tensors_read):
         return unit
 
     def replace(node: Expr) -> Expr:
+        if isinstance(node, Read) and not node.guards and node.tensor in values:
+            return values[node.tensor]
         if not isinstance(node, Read) or node.guards or node.tensor not in limits:
             return node
         row, column, low, high = limits[node.tensor]
@@ -179,7 +208,9 @@ def _replace_reads(unit: Unit, limits: Mapping[str, tuple[int, int, int, int]]) 
 
     statements = tuple(evolve(s, body=rebuild(s.body, replace)) for s in unit.statements)
     left = {t for s in statements for t in s.tensors_read}
-    return evolve(unit, statements=statements, reads=tuple(t for t in unit.reads if t in left or t not in limits))
+    return evolve(
+        unit, statements=statements, reads=tuple(t for t in unit.reads if t in left or t not in {*limits, *values})
+    )
 
 
 def _one_sided(guard: Guard) -> Guard:

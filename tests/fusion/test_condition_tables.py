@@ -45,3 +45,13 @@ def test_kernels_read_no_mask_that_is_a_band(band: bool) -> None:
     units = build_programs(attention_graph(mask), Registry.builtin()).units
     assert any("mask" in s.tensors_read for unit in units for s in unit.statements) is not band
     assert any("mask" in unit.reads for unit in units) is not band
+
+
+def test_kernels_read_no_constant_of_equal_elements() -> None:
+    type_ = TensorType(DType.F32, (16, 24))
+    types = dict.fromkeys(("x", "c", "y", "t", "z"), type_)
+    equal, varied = np.broadcast_to(np.float32(2.5), (16, 24)), np.arange(384, dtype=np.float32).reshape(16, 24)
+    nodes = (Node("y", "mul", ("x", "c"), ("y",)), Node("z", "add", ("y", "t"), ("z",)))
+    graph = Graph("equal", ("x",), ("z",), types, nodes, {"c": equal, "t": varied})
+    units = build_programs(graph, Registry.builtin()).units
+    assert {t for unit in units for t in unit.reads} == {"x", "y", "t"}

@@ -91,3 +91,14 @@ def test_a_known_table_leaves_no_lookup() -> None:
     assert not any(tensors_looked_up(s) for s in unit.statements)
     plan = build_graph(known, load_spec([]), find_target("opencl"), CompileOptions())
     assert all(result.ok for result in plan.verify())
+
+
+@needs_opencl
+def test_a_dim_of_one_element_needs_no_places() -> None:
+    """A kernel replaces one element of each row and reads the rows."""
+    places, one = TensorType(DType.I64, (5, 1)), TensorType(DType.F32, (5, 1))
+    lines = [op("s", "scatter_elements", "x", "i", "u", axis=1), op("y", "mul", "s", "x")]
+    model = graph({"x": (5, 33), "i": places, "u": one}, *lines, out="y")
+    plan = build_graph(model, load_spec([]), find_target("opencl"), CompileOptions())
+    assert plan.plan.launch_count == 1
+    assert all(result.ok for result in plan.verify())
