@@ -54,10 +54,12 @@ def _decomposition_table(*registered: str) -> Mapping[Any, Any]:
     return table | dict(RECURRENT) | ATTENTION_LAYERS
 
 
-def training_decompositions() -> dict[Any, Any]:
+def training_decompositions(trained: bool = False) -> dict[Any, Any]:
     """Return the decompositions with those of training operations.
 
-    PyTorch's exporter keeps these whole.
+    PyTorch's exporter keeps these whole. Where a graph is `trained`, a softmax is a maximum, a sum and elementwise
+    operations: the backward graph computes its elements again from the operand, which is often a half, and the two
+    numbers of each row.
     """
     more: list[Any] = [
         aten._native_batch_norm_legit_functional,
@@ -65,6 +67,7 @@ def training_decompositions() -> dict[Any, Any]:
         aten.batch_norm_backward,
     ]
     more += [aten._native_batch_norm_legit.no_stats]
+    more += [aten._softmax, aten._log_softmax] if trained else []
     return {**decompositions(), **get_decompositions(more)}
 
 

@@ -31,12 +31,12 @@ def apply_autograd(
     (`updated_inputs`). The forward graph saves the tensors of a minimum cut of the joint graph: cheap operations are
     computed again where that saves memory.
     """
-    trained = _wants_gradients(arguments)
+    trained = wants_gradients(arguments)
     with whole_attention(trained), _resizing_whole(), trace_eager_views():
         backend = aot_autograd(
             fw_compiler=with_updates(compile_part),
             partition_fn=partition_joint_graph,
-            decompositions=training_decompositions(),
+            decompositions=training_decompositions(trained),
             keep_inference_input_mutations=not trained,  # PyTorch checks that a backward graph reads no updated input
         )
         compiled: Callable[..., Any] = backend(module, arguments)
@@ -134,5 +134,6 @@ def _resizing_whole() -> Iterator[None]:
             overload._dispatch_cache.clear()
 
 
-def _wants_gradients(arguments: Sequence[Any]) -> bool:
+def wants_gradients(arguments: Sequence[Any]) -> bool:
+    """Return whether autograd makes a backward graph for arguments."""
     return torch.is_grad_enabled() and any(isinstance(a, torch.Tensor) and a.requires_grad for a in arguments)
