@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import Lock
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from attrs import field, fields, frozen
@@ -17,6 +18,7 @@ from attrs import field, fields, frozen
 from ..ir import (
     PRECISIONS,
     Budget,
+    BudgetShares,
     CompileOptions,
     CutsWarning,
     PrecisionName,
@@ -86,14 +88,17 @@ def cuts_backend(
     from ..frontends.torch import dynamo_backend
 
     wishes = _read(_options_of(options, mode))
+    opened = _OPEN_SHARES.get(id(options))
+    shares = _shares_of(module, wishes, options)
     return dynamo_backend(
         module,
         examples,
-        partial(_compile, wishes),
+        partial(_compile, wishes, shares=shares),
         wishes.freeze,
         _CachedPlans(wishes),
         wishes.max_shapes,
         wishes.buckets,
+        None if opened else shares.restart,
     )
 
 
@@ -133,6 +138,10 @@ class _Options:
     max_shapes: int = field(default=MAX_SHAPES, repr=False)  # no plan depends on it
     buckets: bool = field(default=False, repr=False)
 
+    def shares(self, is_divided: bool = False) -> BudgetShares:
+        """Return a new budget of a captured module."""
+        return BudgetShares(math.inf if self.budget is None else self.budget, is_divided)
+
 
 def _read(options: Mapping[str, Any]) -> _Options:
     known = [field.name for field in fields(_Options)]
@@ -164,6 +173,20 @@ def _read(options: Mapping[str, Any]) -> _Options:
     return wishes
 
 
+#: Budgets that graphs of a function share until one ends without a graph break, by the identity of the options.
+_OPEN_SHARES: dict[int, BudgetShares] = {}
+
+
+def _shares_of(module: Any, wishes: _Options, options: object) -> BudgetShares:
+    """Return the budget of a captured module, which it shares with those that graph breaks divide from it."""
+    shares = _OPEN_SHARES.pop(id(options), None)
+    broken = getattr(getattr(module, "compile_subgraph_reason", None), "graph_break", False)
+    shares = shares or wishes.shares(is_divided=broken)
+    if broken and options is not None:
+        _OPEN_SHARES[id(options)] = shares
+    return shares
+
+
 @frozen(eq=False)
 class _Precisions:
     """Plans of a captured graph, one for each precision."""
@@ -172,6 +195,7 @@ class _Precisions:
     captured: Callable[[], CapturedGraph]
     target: Target
     ordinal: int
+    shares: BudgetShares
     made: dict[PrecisionName, TensorProgram | ArrayFunction] = field(factory=dict)
     kept: dict[PrecisionName, str] = field(factory=dict)
     compiling: Any = field(factory=Lock)
@@ -196,11 +220,16 @@ class _Precisions:
         return self
 
     def _compile(self, precision: PrecisionName, captured: CapturedGraph) -> None:
-        begun = None if self.made else Budget.since(captured.start_time, self.wishes.budget)  # reading it counts
+        shares = self.wishes.shares() if self.made else self.shares
+        begun = monotonic() if self.made else captured.start_time  # reading it counts
+        with shares.share(begun, captured.is_last) as budget:
+            self._compile_within(budget, precision, captured)
+
+    def _compile_within(self, budget: Budget, precision: PrecisionName, captured: CapturedGraph) -> None:
         options = CompileOptions(
             precision=precision,
             budget=self.wishes.budget,
-            begun=begun,
+            begun=budget,
             deterministic=self.wishes.deterministic,
             pruning=Pruning(self.wishes.pruning, self.wishes.top),
         )
@@ -226,10 +255,10 @@ def _precision(wishes: _Options, target: Target) -> PrecisionName:
     return followed if followed in precisions_of(target) else "fp32"
 
 
-def _compile(wishes: _Options, captured: CapturedGraph, device: Any) -> _Precisions:
+def _compile(wishes: _Options, captured: CapturedGraph, device: Any, shares: BudgetShares | None = None) -> _Precisions:
     """Compile a graph in the current precision, and again when it runs in another one."""
     target, ordinal = target_of(device)
-    plans = _Precisions(wishes, captured.reimport or (lambda: captured), target, ordinal)
+    plans = _Precisions(wishes, captured.reimport or (lambda: captured), target, ordinal, shares or wishes.shares())
     plans.choose(captured)  # errors are raised where the graph is captured
     return plans
 
@@ -250,7 +279,7 @@ class _CachedPlans:
         plan = known and find_plan(known.plan, target)
         if not known or not plan:
             return None
-        plans = _Precisions(self.wishes, lambda: captured(known.frozen), target, ordinal)
+        plans = _Precisions(self.wishes, lambda: captured(known.frozen), target, ordinal, self.wishes.shares())
         return known.with_program(plans.hold(precision, plan))
 
     def keep(self, words: Sequence[str | bytes], found: CachedGraph) -> None:

@@ -59,6 +59,7 @@ from .compiled import (
     WAITING_SUFFIX,
     Argument,
     Budget,
+    BudgetShares,
     CompiledGraph,
     CompileOptions,
     KernelFunction,

@@ -41,7 +41,8 @@ class CapturedGraph:
     without a reader. Besides them the graph has the inputs `seeds`: random numbers, new ones for each run. Where
     `orders` has an input, the graph's input is that one with its axes in this order. Results have the names of views in
     `memory`, or of outputs, each with its own memory, where there is none. The capture began when the usual clock
-    showed `begun`. Where the graph has constants, `reimport` imports it once more, so that they need not be kept.
+    showed `begun`. Unless it `is_last`, other graphs of its module are compiled later. Where the graph has constants,
+    `reimport` imports it once more, so that they need not be kept.
     """
 
     graph: Graph
@@ -53,6 +54,7 @@ class CapturedGraph:
     orders: Mapping[str, tuple[int, ...]] = field(factory=dict)
     memory: ResultMemory | None = None
     start_time: float = field(factory=monotonic, eq=False)
+    is_last: bool = field(default=True, eq=False)
     reimport: Callable[[], CapturedGraph] | None = field(default=None, eq=False, repr=False)
 
     @property

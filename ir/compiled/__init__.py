@@ -10,6 +10,7 @@ from .budget import (
     SCHEDULES_SHARE,
     UNSEARCHED_SHARE,
     Budget,
+    BudgetShares,
     processor_count,
 )
 from .compiled_graph import CompiledGraph, CompileOptions, Mode, RepeatedSteps, Step, launches

@@ -157,6 +157,37 @@ class Budget:
             self.stages.append((name, start, end))
 
 
+@define
+class BudgetShares:
+    """Budget of compilations that follow one another, of unknown number.
+
+    Each may take half of the seconds that are left, the last one all of them. Where graph breaks divide a function,
+    none is known to be the last.
+    """
+
+    seconds: float = inf
+    is_divided: bool = False
+    clock: Callable[[], float] = monotonic
+    spent: float = 0.0
+
+    def restart(self) -> None:
+        """Give all seconds back, for the same compilations of other shapes."""
+        self.spent = 0.0
+
+    @contextmanager
+    def share(self, begun: float, is_last: bool) -> Iterator[Budget]:
+        """Yield the budget of a compilation that began at a time.
+
+        Its seconds are those from this time to the end of the block."""
+        left = max(0.0, self.seconds - self.spent)
+        budget = Budget(left if is_last and not self.is_divided else left / 2, self.clock)
+        budget.begun = min(budget.begun, begun)
+        try:
+            yield budget
+        finally:
+            self.spent += budget.elapsed
+
+
 def processor_count(quota: Path = QUOTA) -> int:
     """Return the number of processors that this process may run on.
 

@@ -197,7 +197,9 @@ def test_a_gpu_with_matrix_instructions_follows_every_word(monkeypatch: pytest.M
     monkeypatch.setattr(torch_backend, "build_cached", build)
     monkeypatch.setattr(torch_backend, "target_of", lambda device: (find_target("cuda:sm_80"), 0))
     monkeypatch.setattr(torch_backend, "program_of", lambda make_network, ordinal: make_network.precision)
-    captured = SimpleNamespace(graph=None, registry=None, texts={}, start_time=monotonic() - 5.0, reimport=None)
+    captured = SimpleNamespace(
+        graph=None, registry=None, texts={}, start_time=monotonic() - 5.0, is_last=True, reimport=None
+    )
     plans = torch_backend._compile(torch_backend._read({}), captured, torch.device("cuda", 0))  # type: ignore[arg-type]
     for setting, expected in (("high", "tf32"), ("medium", "bf16"), ("highest", "fp32"), ("high", "tf32")):
         torch.set_float32_matmul_precision(setting)
@@ -271,6 +273,7 @@ def test_a_mode_is_a_budget(
         return build(graph, spec, target, CompileOptions(precision=options.precision))
 
     monkeypatch.setattr(torch_backend, "build_cached", note)
+    monkeypatch.setattr(torch_backend, "find_signature", lambda key: None)
     torch._dynamo.reset()
     model, x = torch.nn.Linear(4, 3).eval(), torch.randn(2, 4)
     call = torch.compile(model, backend=torch_backend.cuts_backend, mode=mode, dynamic=dynamic, fullgraph=True)
@@ -296,7 +299,9 @@ def test_a_budget_and_libraries_are_handed_on(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(torch_backend, "build_cached", build)
     monkeypatch.setattr(torch_backend, "program_of", lambda make_network, ordinal: make_network)
-    captured = SimpleNamespace(graph=None, registry=None, texts={}, start_time=monotonic() - 5.0, reimport=None)
+    captured = SimpleNamespace(
+        graph=None, registry=None, texts={}, start_time=monotonic() - 5.0, is_last=True, reimport=None
+    )
     for options in ({}, {"tune": True}, {"budget": 60, "libraries": True}):
         torch_backend._compile(torch_backend._read(options), captured, torch.device("cpu"))  # type: ignore[arg-type]
     assert found == [

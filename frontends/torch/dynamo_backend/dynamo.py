@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from attrs import evolve
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
@@ -31,7 +32,7 @@ from ..partial import CompiledStages, StagedFunction, compile_stages, with_drawn
 from ..program import ArrayFunction, CachedGraph, Choice, CompileGraph, GraphCache
 from ..results import checked_results, computes
 from ..tensors import TensorFunction, function_of_signature, function_of_tensors
-from .autograd import LazyGraph, apply_autograd
+from .autograd import LazyGraph, apply_autograd, wants_gradients
 from .buckets import BucketedModule
 from .complex_borders import RealGraph, with_real_borders
 from .dynamic import compile_by_shape, is_dynamic, replace_numbers
@@ -49,17 +50,21 @@ def dynamo_backend(
     cache: GraphCache | None = None,
     max_shapes: int | None = None,
     buckets: bool = False,
+    begin: Callable[[], None] | None = None,
 ) -> Any:
     """Compile a captured module: the entry that `torch.compile` calls.
 
     Graphs of gradients are compiled in the same way. With `freeze`, parameters and buffers become constants. `cache`
     has the compiled graphs of other processes. For a module of dynamic shape, plans of `max_shapes` shapes are cached;
-    with `buckets`, one for all sizes up to each power of two, where no gradients are wanted.
+    with `buckets`, one for all sizes up to each power of two, where no gradients are wanted. `begin` is called before
+    the graphs of each shape are compiled.
 
     Raises `UsageError` where gradients of frozen parameters are wanted.
     """
 
     def compile_static(module: Any, arguments: Sequence[Any]) -> Callable[..., Any]:
+        if begin is not None:
+            begin()
         held = parameter_inputs(module, arguments)
         frozen = {n: arguments[n] for n in sorted(held)} if freeze else {}
         check_frozen(frozen)
@@ -102,12 +107,23 @@ def _compile_module(
     direct: list[tuple[TensorFunction, CachedGraph]] = []
     unread: list[CutsError] = []
     notices = _Notices()
+    later = [wants_gradients(arguments)]  # whether a backward graph follows
 
     def compile_noted(import_graph: CapturedGraph, device: Any) -> ArrayFunction | Choice:
-        made[:] = [(import_graph.signature, compile_graph(import_graph, device))]
+        captured = evolve(import_graph, is_last=not later[0])
+        made[:] = [(import_graph.signature, compile_graph(captured, device))]
         return made[0][1]
 
+    def compile_one_of_several(import_graph: CapturedGraph, device: Any) -> ArrayFunction | Choice:
+        return compile_graph(evolve(import_graph, is_last=False), device)
+
     def compile_part(part: Any, inputs: Sequence[Any]) -> Any:
+        try:
+            return compile_autograd_graph(part, inputs)
+        finally:
+            later[0] = False
+
+    def compile_autograd_graph(part: Any, inputs: Sequence[Any]) -> Any:
         if not computes(results(part.graph)) or (unread and met.layers):
             return make_boxed_func(part.forward)
         try:
@@ -120,7 +136,7 @@ def _compile_module(
                     direct.append((updating(checked, updated), CachedGraph(ends, constants, compiled, updated)))
                 return make_boxed_func(checked)
         except CutsError as error:
-            stages = _compile_stages(part.graph, device_of(inputs), compile_graph, held, frozen, error)
+            stages = _compile_stages(part.graph, device_of(inputs), compile_one_of_several, held, frozen, error)
             if stages is not None and stages.parts:
                 notices.add(stages.warning)
                 stages.function.logged = True
