@@ -18,6 +18,7 @@ from torch._subclasses import FakeTensorMode
 
 from ..decompositions import decompose_layers, training_decompositions
 from .attention import whole_attention
+from .constant_values import fold_constant_values
 from .updates import with_updates
 from .view_strides import trace_eager_views
 
@@ -49,8 +50,10 @@ def partition_joint_graph(joint: Any, examples: Any, **options: Any) -> tuple[An
     Operands of products are computed again like other elementwise values: kernels that fetch them compute them.
     A backward graph cannot compute anything again from an input that the module updates: it would read the new
     elements. Complex values cross between graphs as the pairs that the forward graph computes, not as their lazy
-    conjugates. In such cases every value that the backward graph reads is saved.
+    conjugates. In such cases every value that the backward graph reads is saved. Values that depend on no argument
+    are constants of both graphs.
     """
+    fold_constant_values(joint)
     with config.patch(ban_recompute_materialized_backward=False):
         forward, backward = min_cut_rematerialization_partition(joint, examples, **options)
     (output,) = (node for node in joint.graph.nodes if node.op == "output")
