@@ -175,7 +175,8 @@ class RecordingDriver(FakeDriver):
         self.front: list[int] = [0]
 
     def _cuStreamGetCaptureInfo(self, stream: int) -> tuple[Any, ...]:
-        assert stream == 9
+        if stream != 9:
+            return 0, 0, 0, None, [], [], 0
         return 0, 1, 5, self.recorded, self.front, [], len(self.front)
 
     def _cuStreamUpdateCaptureDependencies(
@@ -203,6 +204,16 @@ def test_recorded_launches_have_the_edges_of_a_graph(monkeypatch: pytest.MonkeyP
     chain.launch(ours, (x, external, copy), 7)
     assert driver.calls["cuGraphExecKernelNodeSetParams"] == 1, "the own graph has its own nodes"
     assert floats(external).tolist() == [4, 6, 8, 10]
+
+
+def test_streams_without_a_recording_launch_kernels() -> None:
+    driver, memory = RecordingDriver(), Memory()
+    chain = CudaSequenceLauncher(find_target("cuda:sm_90"), 0, driver).load(PLAN, KERNELS, (b"one", b"two"))
+    ours, x, y, copy = fixed_buffers(memory, 1, 2, 3, 4), memory.new(1, 1, 1, 1), memory.new(), memory.new()
+    chain.launch(ours, (x, y, copy), 7)
+    chain.launch_captured(ours, (memory.new(2, 2, 2, 2), y, copy), 8)
+    assert driver.calls["cuLaunchKernel"] == 2 and driver.front == [0]
+    assert floats(y).tolist() == [6, 8, 10, 12]
 
 
 def test_too_long_sequence_launches_in_order(chain: Any, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:

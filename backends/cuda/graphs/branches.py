@@ -49,10 +49,10 @@ def extend_capture(
     """Add nodes to the graph that a stream records.
 
     `add` takes the graph and the nodes that the next one follows, and returns those that it follows afterwards. Returns
-    False where the bindings or the driver lack a call.
+    False where the bindings or the driver lack a call, or the stream records nothing.
     """
     calls = calls_with_data(cu, (INFO, UPDATE))
-    if calls is None:
+    if calls is None or not int(checked(calls[INFO](stream)[:2])):
         return False
     graph, before = _capture_state(stream, calls[INFO], checked)
     _follow(stream, add(graph, before), calls[UPDATE], cu, checked)
