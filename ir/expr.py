@@ -9,7 +9,7 @@ itself (`own_indices`, `with_indices`). `ir.walk` uses nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from operator import is_
 from typing import Any, TypeAlias, TypeVar, Union, cast
 from weakref import WeakValueDictionary
@@ -195,10 +195,17 @@ Node = TypeVar("Node", bound=Hashable)
 _INTERNED_NODES: WeakValueDictionary[Any, Any] = WeakValueDictionary()
 
 
-def intern(nodes: Iterable[Node]) -> tuple[Node, ...]:
-    """Return equal nodes, the same objects for equal ones.
+def find_interned(node: Node) -> Node | None:
+    """Return the interned node that equals another one, if any."""
+    found: Node | None = _INTERNED_NODES.get(node)
+    return found
+
+
+def intern(node: Node) -> Node:
+    """Return the one object of equal nodes.
 
     Expressions share parts, and a comparison of two equal ones walks through them as trees. Tables whose keys are long
     expressions compare them at each look-up, unless they are the same objects.
     """
-    return tuple(_INTERNED_NODES.setdefault(node, node) for node in nodes)
+    found: Node = _INTERNED_NODES.setdefault(node, node)
+    return found

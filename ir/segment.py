@@ -12,17 +12,15 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from .affine import Guard, Index, Var, as_index, indirects, variables
-from .expr import Call, Cast, Expr, Read, intern
+from .expr import Call, Cast, Expr, Read, find_interned, intern
 from .types import TensorType
-from .walk import block_scales, expr_indirects, expr_variables, factors, reads
+from .walk import block_scales, expr_indirects, expr_variables, factors, reads, share
 
 #: Elements of a row that a scan combines: (whether the later ones, whether without the element itself).
 SCAN_MODES = {"upto": (False, False), "before": (False, True), "from": (True, False), "behind": (True, True)}
-
-
 #: Sort orders of rows, and whether they rise.
 SORT_ORDERS = {"rising": True, "falling": False}
 
@@ -103,7 +101,14 @@ class Segment:
 
 
 def _intern(segments: Iterable[Segment]) -> tuple[Segment, ...]:
-    return intern(segments)
+    known: dict[Expr, Expr] = {}
+    return tuple(find_interned(segment) or intern(_share_parts(segment, known)) for segment in segments)
+
+
+def _share_parts(segment: Segment, known: dict[Expr, Expr]) -> Segment:
+    reductions = tuple(evolve(each, body=share(each.body, known)) for each in segment.reductions)
+    outputs = tuple(evolve(each, body=share(each.body, known)) for each in segment.outputs)
+    return evolve(segment, reductions=reductions, outputs=outputs)
 
 
 @frozen

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from attrs import define, field
 
-from ...ir import Expr, FusedGroup, Statement, rename_statement
+from ...ir import FusedGroup, Statement, rename_statement
 from ..statements import Programs, Unit
 from .normalise import Illegal
 
@@ -20,14 +20,12 @@ class NormalForms:
     """Normal forms by structure, shared by builders of one policy.
 
     Competing plans of one graph have most of their groups in common. `patterns` numbers structures of units,
-    `statements` are theirs over some names, and `normal` are the normal forms. Equal parts of their bodies are one
-    object of `expressions`.
+    `statements` are theirs over some names, and `normal` are the normal forms.
     """
 
     patterns: dict[object, int] = field(factory=dict)
     statements: dict[tuple[int, tuple[str, ...]], tuple[Statement, ...]] = field(factory=dict)
     normal: dict[object, tuple[FusedGroup, Mapping[str, str]] | Illegal] = field(factory=dict)
-    expressions: dict[Expr, Expr] = field(factory=dict)
 
     def pattern(self, unit: Unit, programs: Programs) -> int:
         """Return the number of a unit's structure.

@@ -23,7 +23,6 @@ from .groups import (
     canonical_names,
     is_pointwise,
     rename_group,
-    share_expressions,
     shared_form,
     with_math,
 )
@@ -272,7 +271,7 @@ class GroupBuilder:
         fixed, operations = tuple(t for t in form.inputs if t in constants), (u.op for units in members for u in units)
         form = evolve(form, fixed=fixed, operations=tuple(dict.fromkeys(operations)))
         named, canonical = canonical_names(with_math(form, self.policy.math))
-        return shared_form(share_expressions(named, self.forms.expressions)), canonical
+        return shared_form(named), canonical
 
     def _statements(self, unit: Unit, names: Mapping[str, str]) -> tuple[Statement, ...]:
         return self.forms.unit_statements(self._pattern(unit), unit, names)

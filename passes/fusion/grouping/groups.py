@@ -15,7 +15,6 @@ from attrs import evolve, field, frozen
 
 from ....ir import (
     DType,
-    Expr,
     FusedGroup,
     Reduction,
     Segment,
@@ -29,7 +28,6 @@ from ....ir import (
     rename_expr,
     rename_in_text,
     rename_index,
-    share,
     stored_factor,
 )
 from ..views import Views
@@ -184,19 +182,6 @@ def form_key(form: FusedGroup) -> Hashable:
     )
     form.memo["key"] = key = _key_of(parts)
     return key
-
-
-def share_expressions(form: FusedGroup, known: dict[Expr, Expr]) -> FusedGroup:
-    """Return a form whose equal expressions are one object, of `known` ones."""
-    segments = tuple(
-        evolve(
-            segment,
-            reductions=tuple(evolve(each, body=share(each.body, known)) for each in segment.reductions),
-            outputs=tuple(evolve(each, body=share(each.body, known)) for each in segment.outputs),
-        )
-        for segment in form.segments
-    )
-    return evolve(form, segments=segments)
 
 
 def shared_form(form: FusedGroup) -> FusedGroup:
