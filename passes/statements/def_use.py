@@ -100,6 +100,33 @@ class DefUse:
         self._enter(self.units[place])
         self.add(statements)
 
+    def put_in_order(self) -> bool:
+        """Move units ahead of units that read their results; return whether an order exists.
+
+        A unit stays where no reader precedes it. Units that write a tensor several of them define are not moved.
+        """
+        order: list[Unit] = []
+        done = set[int]()
+
+        def place(unit: Unit, waiting: frozenset[int]) -> bool:
+            if id(unit) in done:
+                return True
+            for statement in unit.statements:
+                makers = [self.single_definition(tensor) for tensor in statement.tensors_read]
+                homes = [home for maker in makers if maker and (home := self.unit_of(maker)) and home is not unit]
+                if any(id(home) in waiting or not place(home, waiting | {id(unit)}) for home in homes):
+                    return False
+            if waiting and any(self.single_definition(s.target) is None for s in unit.statements):
+                return False
+            done.add(id(unit))
+            order.append(unit)
+            return True
+
+        if not all(place(unit, frozenset()) for unit in self.units):
+            return False
+        self.units = order
+        return True
+
     def replace(self, unit: Unit, others: Sequence[Unit]) -> None:
         """Replace a unit by others, at its place."""
         place = next(n for n, each in enumerate(self.units) if each is unit)

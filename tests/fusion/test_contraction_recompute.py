@@ -26,6 +26,8 @@ from cuts.passes.inspection.verify import verify_programs
 from cuts.tests.operations import DIFFERENTIABLE
 from cuts.tests.operations_graph import bench_of
 
+from .build import graph, op
+
 #: Shapes of (batch, heads, heads of keys, queries, keys, width), attributes, a mask, and whether the result is an
 #: output besides the gradients.
 CASES: dict[str, tuple[tuple[int, ...], dict[str, object], TensorType | None, bool]] = {
@@ -91,6 +93,25 @@ def test_what_it_means_stays(name: str, way: RecomputeChoice) -> None:
     for programs in (after, defer_normalisation(after)):
         for tensor, value in values(programs, inputs).items():
             np.testing.assert_allclose(value, expected[tensor], rtol=1e-9, atol=1e-9, err_msg=tensor)
+
+
+@pytest.mark.parametrize("way", ["once", "each"])
+def test_joint_readers_follow_all_their_operands(way: RecomputeChoice) -> None:
+    """The operand of the second product is computed after the first product."""
+    made = graph(
+        {"q": (96, 4), "k": (4, 96), "u": (96, 4), "r": (96, 4)},
+        *(op("s", "matmul", "q", "k"), op("w", "exp", "s"), op("t", "transpose", "w", perm=(1, 0))),
+        *(op("a", "matmul", "t", "u"), op("e", "relu", "r"), op("b", "matmul", "t", "e"), op("y", "add", "a", "b")),
+        out="y",
+    )
+    before = prepare_programs(made, Registry.builtin())
+    after = recompute_contractions(before, lambda family: way)
+    assert after is not before
+    verify_programs(after)
+    rng = np.random.default_rng(0)
+    inputs = {t: rng.standard_normal(made.types[t].shape) for t in made.inputs}
+    expected = evaluate_graph(made, Registry.builtin(), inputs)
+    np.testing.assert_allclose(values(after, inputs)["y"], expected["y"], rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", CASES)

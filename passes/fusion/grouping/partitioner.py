@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 from attrs import define, field, frozen
 
-from ....ir import FusedGroup
+from ....ir import FusedGroup, PassError, quote
 from ..normalise import Illegal
 from .group_builder import GroupBuilder
 from .groups import Group, form_key
@@ -83,13 +83,18 @@ class Partitioner:
     def _readers(self) -> dict[str, frozenset[str]]:
         """Map each unit that is no view to its readers, directly or through views.
 
-        Views ahead of a piece of a piecewise tensor read other tensors.
+        Views ahead of a piece of a piecewise tensor read other tensors. Raises `PassError` where a unit reads the
+        result of a later one: a rewrite has moved it.
         """
         shop = self.builder
         producers = shop.views.programs.producers()
         found: dict[str, set[str]] = {u: set() for u in shop.units if not shop.is_view(u)}
         for name in found:
             for tensor in shop.units[name].reads:
+                makers = producers.get(tensor, ())
+                if len(makers) == 1 and shop.order[makers[0].name] > shop.order[name]:
+                    late = quote(makers[0].name)
+                    raise PassError(f"unit {quote(name)} reads {quote(tensor)} before {late} writes it")
                 for producer in producers.get(shop.sources(tensor), ()):
                     if shop.order[producer.name] < shop.order[name]:
                         found[producer.name].add(name)

@@ -240,7 +240,7 @@ def _recompute(programs: Programs, family: Family, each: bool) -> Programs:
     for group in groups:
         _recompute_for(group, each, index)
     index.remove_unused({*family.recomputed, *(s.statement.target for s in family.sums)})
-    return rewritten(programs, index, in_order=True)
+    return rewritten(programs, index, in_order=True) if index.put_in_order() else programs
 
 
 def _interchanged_sum(
