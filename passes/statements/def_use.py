@@ -101,7 +101,7 @@ class DefUse:
         self.add(statements)
 
     def put_in_order(self) -> bool:
-        """Move units ahead of units that read their results; return whether an order exists.
+        """Move units ahead of their readers; return whether an order exists.
 
         A unit stays where no reader precedes it. Units that write a tensor several of them define are not moved.
         """

@@ -192,7 +192,7 @@ def test_a_gpu_with_matrix_instructions_follows_every_word(monkeypatch: pytest.M
     def build(graph: Any, spec: Any, target: Any, options: Any, **tuning: Any) -> Any:
         found.append(options.precision)
         elapsed.append(options.begin().elapsed)
-        return SimpleNamespace(precision=options.precision, cache_name="")
+        return SimpleNamespace(precision=options.precision, cache_name="", plan=None, cubins=())
 
     monkeypatch.setattr(torch_backend, "build_cached", build)
     monkeypatch.setattr(torch_backend, "target_of", lambda device: (find_target("cuda:sm_80"), 0))
@@ -217,7 +217,7 @@ def test_a_gpu_with_matrix_instructions_follows_every_word(monkeypatch: pytest.M
         ({"precision": "fp8"}, "unknown precision 'fp8'; precisions are: fp32, fp32x3, tf32, bf16, fp16"),
         (
             {"speed": 1},
-            "unknown option 'speed'; options are: precision, budget, tune, libraries, freeze, deterministic, "
+            "unknown option 'speed'; options are: precision, budget, tune, libraries, freeze, weights, deterministic, "
             "pruning, top, max_shapes, buckets",
         ),
         ({"budget": -1}, "option 'budget': expected seconds, found -1"),
@@ -295,7 +295,7 @@ def test_a_budget_and_libraries_are_handed_on(monkeypatch: pytest.MonkeyPatch) -
 
     def build(graph: Any, spec: Any, target: Any, options: Any, **tuning: Any) -> Any:
         found.append((options.budget, tuning))
-        return SimpleNamespace(cache_name="")
+        return SimpleNamespace(cache_name="", plan=None, cubins=())
 
     monkeypatch.setattr(torch_backend, "build_cached", build)
     monkeypatch.setattr(torch_backend, "program_of", lambda make_network, ordinal: make_network)

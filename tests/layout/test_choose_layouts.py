@@ -459,6 +459,6 @@ def test_convolution_tiles_are_loaded_by_sixteen_bytes() -> None:
     assert len(products) == 3
     # The first one may convert the caller's tensor as it fetches it.
     for body in (source for source in products if "const float*" not in source):
-        assert re.search(r"cuts_copy16(_cached)?\(", body) and not re.search(
+        assert re.search(r"cuts_copy16(_cached)?\(|cuts_bulk_copy", body) and not re.search(
             r"cuts_copy[48]\(|(?<!&)\bp[1-9]\d*\[", body
         )
