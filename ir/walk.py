@@ -143,7 +143,8 @@ def block_scales(term: Expr, reduced: tuple[Var, ...]) -> tuple[tuple[Expr, ...]
         for part, m in zip(parts, moved, strict=True)
     ]
     found = tuple(part for part, step in zip(parts, steps, strict=True) if step != 1)
-    common = gcd(*(step for step in steps if step != 1))
+    # Several axes are one run of terms, in which blocks of the last one are aligned where they divide it.
+    common = gcd(last.extent if outer else 0, *(step for step in steps if step != 1))
     block = common & -common
     scaled = block >= MIN_SCALED_TERMS and steps.count(1) == 2 == len(parts) - len(found)
     return (found, block) if scaled else ((), 0)

@@ -104,4 +104,12 @@ def test_scales_keep_their_value_over_blocks() -> None:
     assert block_scales(product_of(divided), (k,)) == ((divided,), 64)
     assert block_scales(product_of(outer), (o, k)) == ((outer,), 256)
     assert block_scales(product_of(moving), (k,)) == ((), 0)
+    ragged = Var("k", 200)
+    over = call(
+        "mul",
+        call("mul", Read("a", (as_index(m), as_index(ragged))), Read("b", (as_index(ragged),))),
+        Read("s", (ragged // 64,)),
+    )
+    assert block_scales(over, (ragged,))[1] == 64
+    assert block_scales(over, (o, ragged)) == ((), 0)
     assert block_scales(call("mul", a, divided), (k,)) == ((), 0)
