@@ -17,6 +17,7 @@ from attrs import evolve, frozen
 from cuts.bench.operators.shapes import (
     LISTS,
     Case,
+    Step,
     chain_case,
     convolution_case,
     convolution_cases,
@@ -26,7 +27,7 @@ from cuts.bench.operators.shapes import (
     read_convolution,
     single,
 )
-from cuts.ir.graph import Attribute, Graph, Node
+from cuts.ir.graph import Attribute, Node
 from cuts.ir.source import Source
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
@@ -56,12 +57,11 @@ class GradientCase(Case):
         _, texts = self._derived
         return texts
 
-    def graph(self, registry: Registry) -> Graph:
-        """Return the case as a graph of one node."""
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The node of the derived declaration."""
         node, _ = self._derived
-        types = {name: TensorType(self.dtype, shape) for name, shape in self.inputs.items()}
-        (types["y"],) = registry[node.op].instantiate([types[t] for t in node.operands], {}).output_types
-        return Graph(self.key, tuple(self.inputs), ("y",), types, (node,))
+        return ((node.op, tuple(str(t) for t in node.inputs), *node.outputs, {}),)
 
     @property
     def _derived(self) -> tuple[Node, tuple[Source, ...]]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from attrs import define, evolve
 from cuts.backends.devices import find_target, open_device
-from cuts.bench.operators.cases import CLASSES, all_cases, sample_cases
+from cuts.bench.operators.cases import CLASSES, KINDS, all_cases, sample_cases
 from cuts.bench.operators.contenders import Peers, PeerWay, copy_bandwidth, copying, function_of, load_torch
 from cuts.bench.operators.shapes import CHANNELS_LAST, Case
 from cuts.bench.operators.suite_run import SuiteRun
@@ -85,7 +85,7 @@ def select(options: argparse.Namespace, rows: Sequence[Row] = ()) -> list[Case]:
     }
     wanted = []
     for given in all_cases():
-        turned = options.channels_last and given.kind in ("conv", "depthwise")
+        turned = options.channels_last and given.kind in ("conv", "depthwise", *KINDS)
         case = evolve(given, precision=options.precision, channels_last=turned)
         kinds = options.kind or (("conv", "gemm") if PRECISIONS[options.precision].math else CLASSES)
         right = case.kind in kinds and (not options.batch or case.batch in options.batch)

@@ -148,6 +148,11 @@ class Case:
         return (self.nodes[-1][2],)
 
     @property
+    def steps(self) -> tuple[Step, ...]:
+        """The operations of the graph, in the dim order of the shapes."""
+        return self.nodes
+
+    @property
     def sources(self) -> tuple[Source, ...]:
         """Declarations that it needs besides the vocabulary."""
         return ()
@@ -182,7 +187,7 @@ class Case:
             types[name] = TensorType(self.dtype, lies)
             if self.is_channels_last(name):
                 add("transpose", (name,), f"{name}.first", {"perm": TO_FIRST})
-        for op, operands, result, attributes in self.nodes:
+        for op, operands, result, attributes in self.steps:
             names = tuple(f"{t}.first" if t in self.inputs and self.is_channels_last(t) else t for t in operands)
             add(op, names, f"{result}.first" if self.is_channels_last(result) else result, attributes)
         (*_, result) = (step[2] for step in self.nodes)

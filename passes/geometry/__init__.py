@@ -34,6 +34,7 @@ from .matrix_instructions import (
     promotion_depth,
     reads_shared_matrices,
     runs,
+    side_swizzle,
     widest_swizzle,
 )
 from .row_sharing import (
@@ -86,8 +87,10 @@ from .shared_matrices import (
     MatrixTile,
     chained_numbers,
     exchanges_lanes,
+    keeps_row_order,
     matrix_tile,
     producer_share,
+    row_place,
     row_vector,
     shared_matrix_faults,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import gcd, prod
 
 import numpy as np
 
@@ -171,6 +171,12 @@ def held_lane(lane: Index, vector: int) -> Index:
 def held_swizzle(vector: int) -> int:
     """Return the swizzle in bytes of rows that lanes load in vectors."""
     return HELD_LINE_BYTES * vector
+
+
+def side_swizzle(axes: Sequence[Var], block: int, size: int) -> int:
+    """Return the swizzle of a tile along its side, of whose axes the innermost one fills whole lines where it can."""
+    inner = axes[-1].extent if sum(a.extent > 1 for a in axes) > 1 else block
+    return widest_swizzle(gcd(block, inner) * size) or widest_swizzle(block * size)
 
 
 def widest_swizzle(line_bytes: int) -> int:

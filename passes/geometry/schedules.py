@@ -18,9 +18,10 @@ from ...ir import (
     SegmentSchedule,
     Staging,
     TileDim,
+    expr_variables,
     streamable_axis,
 )
-from .matrix_instructions import held_swizzle, reads_shared_matrices, widest_swizzle
+from .matrix_instructions import held_swizzle, reads_shared_matrices, side_swizzle, widest_swizzle
 from .row_sharing import can_stream_rows, is_register_chain, whole_loops
 from .scatter_bins import scatter_tile_dim
 from .schedule_template import ScheduleTemplate, SegmentTemplate, with_streamed_input
@@ -148,8 +149,14 @@ def _staging(tile: StagedTile, geometry: Geometry) -> Staging:
     """Return how an operand is staged."""
     order = tuple(reversed(range(tile.coordinates))) if tile.turned else ()
     carried, pad = bool(tile.register_staged), int(tile.pad)
-    swizzle = widest_swizzle(tile.row_bytes) if reads_shared_matrices(geometry.structure.mma) else 0
+    structure, swizzle = geometry.structure, 0
     if tile.held and not tile.turned:
-        swizzle = held_swizzle(int(geometry.vector[geometry.structure.rows]))
+        swizzle = held_swizzle(int(geometry.vector[structure.rows]))
+    elif reads_shared_matrices(structure.mma) and not tile.turned:
+        rows = not expr_variables(tile.expr).isdisjoint(structure.dims[structure.rows])
+        side = structure.rows if rows else structure.columns
+        swizzle = side_swizzle(structure.dims[side], int(geometry.block[side]), tile.size)
+    elif reads_shared_matrices(structure.mma):
+        swizzle = widest_swizzle(tile.row_bytes)
     chosen = _numbers(geometry.staging)
     return evolve(chosen, operand=tile.operand, order=order, pad=pad, register_staged=carried, swizzle=swizzle)

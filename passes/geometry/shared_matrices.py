@@ -75,13 +75,14 @@ def chained_numbers(scores: Count, sums: Count) -> Count:
 class MatrixTile:
     """Tile of the rows (`axis` 0) or columns (1).
 
-    Registers hold rows that are `held` on their way to products.
+    Registers hold rows that are `held` on their way to products. Rows that are `natural` keep their order.
     """
 
     layout: SharedMatrixLayout
     dim: TileDim
     axis: int
     held: bool = False
+    natural: bool = False
 
     def address(self, along: IndexLike, deep: IndexLike) -> Index:
         """Return the offset of a row or column and place of k."""
@@ -94,8 +95,8 @@ class MatrixTile:
 
     @property
     def in_order(self) -> bool:
-        """True where columns, as pairs of a lane, keep their order."""
-        return self.axis == 1 and (self.exchanged or self.dim.vector == ACCUMULATOR_VECTOR[1])
+        """True where rows, or columns as pairs of a lane, keep their order."""
+        return (self.exchanged or self.dim.vector == ACCUMULATOR_VECTOR[1]) if self.axis else self.natural
 
     def _instruction_place(self, element: Index) -> Index:
         """Return the place of a block's row or column in the order of the instructions."""
@@ -118,11 +119,16 @@ def is_deep(choice: Staging) -> bool:
 
 
 def matrix_tile(
-    reduction: Reduction, loop: ReductionSchedule, dims: Sequence[TileDim], choice: Staging, own: Sequence[str]
+    reduction: Reduction,
+    loop: ReductionSchedule,
+    dims: Sequence[TileDim],
+    choice: Staging,
+    own: Sequence[str],
+    alone: bool = True,
 ) -> MatrixTile | None:
     """Return the tile of a staged operand that instructions read in place.
 
-    `own` are the segment's reductions.
+    `own` are the segment's reductions, which is `alone` in its group or has others beside it.
     """
     found = mma_operands(reduction, dims[loop.rows].axes, dims[loop.columns].axes)
     if not reads_shared_matrices(loop.mma) or found is None:
@@ -132,17 +138,33 @@ def matrix_tile(
     dim, size = dims[(loop.rows, loop.columns)[axis]], MMA_INSTRUCTIONS[loop.mma].held.size
     layout = SharedMatrixLayout(dim.block, loop.dims[0].block_k, size, choice.swizzle, is_deep(choice))
     parts = len(MATH_MODES[reduction.math].parts) if reduction.math else 1
-    return MatrixTile(layout, dim, axis, axis == 0 and size > HALF_BYTES and (parts > 1 or not layout.deep))
+    held = axis == 0 and size > HALF_BYTES and (parts > 1 or not layout.deep)
+    return MatrixTile(layout, dim, axis, held, axis == 0 and keeps_row_order(loop, dims, alone))
 
 
-def row_vector(extent: int, block: int, deep: bool, along: bool = False) -> int:
+def row_place(thread: IndexLike, register: Index, threads: int) -> Index:
+    """Return the row that a thread holds in a register where rows are in the order of the instruction."""
+    warp, lane = as_index(thread) // ACCUMULATOR_THREADS[0], as_index(thread) % ACCUMULATOR_THREADS[0]
+    place = warp * ROW_PAIR + register % ROW_PAIR
+    return register // ROW_PAIR * (threads * ROW_PAIR) + place * ACCUMULATOR_THREADS[0] + lane
+
+
+def keeps_row_order(loop: ReductionSchedule, dims: Sequence[TileDim], alone: bool) -> bool:
+    """Return whether threads hold the rows of a warpgroup's products in the order of the instruction (`row_place`).
+
+    Rows of several segments lie as `TileDim` spreads them, as do those that registers hold, and pairs of a lane.
+    """
+    whole = reads_shared_matrices(loop.mma) and MMA_INSTRUCTIONS[loop.mma].held.size <= HALF_BYTES
+    return alone and whole and dims[loop.rows].vector == ACCUMULATOR_VECTOR[0]
+
+
+def row_vector(extent: int, deep: bool, along: bool) -> int:
     """Return the neighbours of a lane along rows.
 
-    Blocks that do not divide the rows are boxes of tensor maps where each warp has 16 neighbouring rows: pairs of a
-    lane, if A lies along the depth. Results `along` the rows leave in pairs, too.
+    Results `along` the rows leave in pairs, if A lies along the depth and a warp has 16 neighbouring rows.
     """
     whole = ACCUMULATOR_THREADS[0] * ROW_PAIR
-    return ROW_PAIR if deep and (along or extent % block) and extent % whole == 0 else 1
+    return ROW_PAIR if deep and along and extent % whole == 0 else 1
 
 
 def exchanges_lanes(reduction: Reduction, loop: ReductionSchedule, dims: Sequence[TileDim], own: Sequence[str]) -> bool:
@@ -169,7 +191,7 @@ def shared_matrix_faults(
     if rows.thread % runs(atom)[0]:
         yield f"atom {atom.name}: a thread holds {rows.thread} rows, not pairs"
     least = min(MIN_PRODUCT_STAGES, prod(dim.trips for dim in loop.dims))
-    tiles = [matrix_tile(reduction, loop, dims, choice, own) for choice in loop.staging]
+    tiles = [matrix_tile(reduction, loop, dims, choice, own, not chained) for choice in loop.staging]
     held = any(tile is not None and tile.held and not tile.layout.deep for tile in tiles)
     pair = 1 if chained or atom.held.size > HALF_BYTES else ROW_PAIR
     if rows.vector not in (1, pair) and not held:

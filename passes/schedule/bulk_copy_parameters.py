@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from math import prod
 from typing import cast
 
 import numpy as np
@@ -36,14 +35,15 @@ from ..geometry import (
     main_read,
     mma_operands,
     reads_shared_matrices,
-    row_vector,
+    side_swizzle,
     widest_swizzle,
 )
 from ..lowering import bulk_copy_faults
 from .rules import Finding, ScheduleSizes
 
-#: Block and thread tile of the smallest rows of a product in place, and those of columns with their vector.
-LEAST_ROWS, LEAST_COLUMNS = (64, 2), (64, 16, 2)
+#: Block, thread tile and vector of the smallest rows of a product in place, and those of columns, whose lines of shared
+#: memory have 128, 64 or 32 bytes.
+LEAST_ROWS, LEAST_COLUMNS = (64, 2, 1), ((64, 16, 2), (32, 8, 2), (48, 12, 2))
 #: Sizes of a tile dim: its block, its thread tile, its vector.
 _Sizes = tuple[int, int, int]
 
@@ -56,9 +56,11 @@ def suits_bulk_copies(group: FusedGroup, segment: Segment, structure: SegmentTem
     (reduction,) = segment.reductions
     alone = len(group.segments) == 1 and reads_shared_matrices(structure.mma)
     whole = not reduction.math or len(MATH_MODES[reduction.math].parts) == 1
-    rows = prod(a.extent for a in structure.dims[structure.rows])
-    least = (*LEAST_ROWS, row_vector(rows, LEAST_ROWS[0], True))
-    return alone and whole and not _faults(group, segment, structure, block_k, least, LEAST_COLUMNS)
+    return (
+        alone
+        and whole
+        and any(not _faults(group, segment, structure, block_k, LEAST_ROWS, columns) for columns in LEAST_COLUMNS)
+    )
 
 
 def _faults(
@@ -81,12 +83,13 @@ def _faults(
             staging.append(Staging(number, swizzle=held_swizzle(rows[2])))
             continue
         deep = size != HALF_BYTES or _lies_deep(reduction, main_read(operand).indices)
-        line = (block_k if deep else sides[found.index(operand)].block) * size
-        staging.append(Staging(number, (1, 0) if deep else (), swizzle=widest_swizzle(line)))
+        side = sides[found.index(operand)]
+        swizzle = widest_swizzle(block_k * size) if deep else side_swizzle(side.axes, side.block, size)
+        staging.append(Staging(number, (1, 0) if deep else (), swizzle=swizzle))
     loop = ReductionSchedule(
         (ReduceDim(reduction.reduce, block_k),), tuple(staging), 3, structure.mma, structure.rows, structure.columns
     )
-    return bulk_copy_faults(reduction, loop, dims, own, group.tensors)
+    return bulk_copy_faults(reduction, loop, dims, own, group.tensors, len(group.segments) == 1)
 
 
 def _lies_deep(reduction: Reduction, indices: Sequence[object]) -> bool:

@@ -198,7 +198,8 @@ def check_bulk_copies(case: Scheduled) -> Iterator[str]:
         if loop.tma not in (0, 1, 2, 3) or (loop.tma and several):
             yield f"{name}: tma {loop.tma} of a kernel of {len(case.group.segments)} segments"
         elif loop.tma:
-            yield from bulk_copy_faults(reduction, loop, schedule.dims, [reduction.name], case.group.tensors)
+            alone = len(case.group.segments) == 1
+            yield from bulk_copy_faults(reduction, loop, schedule.dims, [reduction.name], case.group.tensors, alone)
 
 
 def check_lanes_share_one_row(case: Scheduled) -> Iterator[str]:

@@ -126,7 +126,7 @@ def warpgroup_parameters(
                 (
                     w * WARPGROUP * ACCUMULATOR_THREADS[0],
                     n * 2,
-                    2 * n if held and not deep else row_vector(extent, w * n * atom.m, paired, along),
+                    2 * n if held and not deep else row_vector(extent, paired, along),
                 )
                 for w, n in sizes
             )

@@ -29,6 +29,7 @@ from ...ir import (
     dtype_of,
     factors,
     linearise,
+    reads,
     row_major,
     stored_factor,
     variables,
@@ -103,7 +104,8 @@ def _structures(
         bulk = in_place and suits_bulk_copies(group, segment, found, block_depth(found, reduction))
         if in_place and MMA_INSTRUCTIONS[name].held.size == HALF_BYTES and _writes_along_rows(segment, found):
             other = evolve(found, rows=columns, columns=rows)
-            if not bulk or suits_bulk_copies(group, segment, other, block_depth(other, reduction)):
+            better = not _reads_windows(reduction) and _suits_warpgroup(group, segment, other)
+            if not bulk or (better and suits_bulk_copies(group, segment, other, block_depth(other, reduction))):
                 continue
         yield evolve(found, bulk=bulk)
 
@@ -159,6 +161,11 @@ def _suits_warpgroup(group: FusedGroup, segment: Segment, template: SegmentTempl
         if axis is None or any(n % unit for n in (axis.extent, address.const, *steps)):
             return False
     return True
+
+
+def _reads_windows(reduction: Reduction) -> bool:
+    """Return whether a factor is read through windows, whose places are often too few to fill all tiles of one form."""
+    return any(len(index.terms) > 1 for read in reads(reduction.body) for index in read.indices)
 
 
 def _writes_along_rows(segment: Segment, template: SegmentTemplate) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
-from cuts.ir import Guard, Schedule, bulk_fetches
-from cuts.ir.affine import Var, as_index
+from cuts.ir import Guard, Schedule, bulk_fetches, substitute_expr
+from cuts.ir.affine import Var, as_index, substitute
 from cuts.ir.expr import Read, call
 from cuts.ir.machine.tensor_maps import TensorMap
 from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
@@ -81,6 +81,43 @@ def test_walks_bring_the_pixels_of_windows_cuda(shape: Shape, form: int, kind: D
     for falling in (False, True):
         group = convolution(shape, kind, falling)
         check(_device("cuda"), H200, group, with_tma(walking_points(group)[0], form))
+    group = filter_gradient(shape)
+    check(_device("cuda"), H200, group, with_tma(walking_points(group)[0], form))
+
+
+def filter_gradient(shape: Shape, parts: int = 1) -> FusedGroup:
+    """Return the sums over pixels of a convolution's filter gradient, in parts of images."""
+    group = convolution(shape)
+    (segment,) = group.segments
+    image, _ = segment.reductions[0].body.args  # type: ignore[attr-defined]
+    n, *places, k = segment.axes
+    r, s, c = segment.reductions[0].reduce
+    p, m = Var("part", parts), Var("m", n.extent // parts)
+    number = {n: as_index(p) * m.extent + m}
+    result = Read("dy", tuple(substitute(as_index(v), number) for v in (n, *places, k)))
+    total = Reduction("t", (m, *places), "sum", call("mul", substitute_expr(image, number), result), "")
+    axes = (p, k, r, s, c)
+    write = tuple(map(as_index, axes))
+    types = {"x": group.tensors["x"], "dy": TensorType(group.tensors["x"].dtype, group.tensors["y"].shape)}
+    types |= dict.fromkeys(("t", "y"), TensorType(DType.F32, tuple(v.extent for v in axes)))
+    return FusedGroup((Segment(axes, (total,), (Output("y", write, Read("t", write)),)),), types, ("x", "dy"), ("y",))
+
+
+@needs_opencl
+@pytest.mark.parametrize(
+    ("shape", "parts", "form"),
+    [
+        ((4, 9, 7, 64, 64, 3, 1, 1), 2, 1),
+        ((3, 8, 12, 32, 128, 3, 2, 1), 3, 2),
+        ((2, 9, 9, 96, 48, 3, 1, 1), 1, 3),
+        ((2, 16, 8, 64, 64, 1, 2, 1), 1, 2),
+    ],
+    ids=str,
+)
+def test_pixels_of_filter_gradients_are_walked_opencl(shape: Shape, parts: int, form: int) -> None:
+    """K blocks go past the end of a part, where the other operand is 0; lines of columns lie in one place."""
+    group = filter_gradient(shape, parts)
+    check(_device("opencl"), H200, group, with_tma(walking_points(group)[0], form))
 
 
 @needs_opencl

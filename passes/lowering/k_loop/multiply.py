@@ -335,7 +335,8 @@ def multiplication(
     scales = tuple(substitute_node(value_of(part, context), {depth: Index()}, {}) for part in found)
     if reads_shared_matrices(schedule.mma):
         own = [r.name for r in frame.segment.reductions]
-        tiles = (matrix_tile(reduction, schedule, dims, choice, own) for choice in schedule.staging)
+        alone = len(state.group.segments) == 1
+        tiles = (matrix_tile(reduction, schedule, dims, choice, own, alone) for choice in schedule.staging)
         holds = parts[0] in state.held or any(tile is not None and tile.held for tile in tiles)
         pairs = _pairs_in_place(reduction, schedule, parts, context, holds)
         made = Multiplication(state, reduction, schedule, depth, block_k, *pairs[0], prefix, pairs, holds)

@@ -57,13 +57,14 @@ def staged_tiles(
     Operands that are staged `once` have one stage.
     A barrier separates segments, so that the buffers of one reuse the memory of another.
     """
-    own = [r.name for r in state.frame.segment.reductions]
+    own, alone = [r.name for r in state.frame.segment.reductions], len(state.group.segments) == 1
     parts = operands(reduction, own)
     shapes = {t: kind.shape for t, kind in state.group.tensors.items()}
     tiles: dict[Expr, tuple[Tile, SharedBuffer]] = {}
     for choice in schedule.staging:
         operand = parts[choice.operand]
-        matrix = matrix_tile(reduction, schedule, state.frame.schedule.dims, choice, own) if schedule.mma else None
+        dims = state.frame.schedule.dims
+        matrix = matrix_tile(reduction, schedule, dims, choice, own, alone) if schedule.mma else None
         tile = stage(operand, shapes, binding, choice, f"{prefix}c{choice.operand}_", matrix)
         name, dtype = f"{prefix}s{choice.operand}", dtype_of(operand, state.group.tensors)
         elements = tile.size * (1 if operand in once else schedule.stages)

@@ -46,9 +46,11 @@ from ...geometry import (
     extents_of,
     holds_rows,
     is_register_chain,
+    keeps_row_order,
     lanes_along,
     outermost_dim,
     owned_dims,
+    row_place,
     shared_pitches,
     tensors_in_place,
 )
@@ -284,17 +286,19 @@ def _frame(
     warp = _warp(layout, schedule, prefix, rest, lane)
     threads = _thread_coordinates(layout, schedule, prefix, rest, warp)
     tiles, _ = local_vars(schedule, None, prefix)
-    shares, unrolled = divide_tile(schedule.dims, tiles, threads, prefix)
+    rows = schedule.atomic.rows if warp is not None and warp.in_order and schedule.atomic is not None else -1
+    shares, unrolled = divide_tile(schedule.dims, tiles, threads, prefix, rows)
     when = thread_guards(layout, schedule.threads)
     return Frame(segment, schedule, prefix, starts, tiles, shares, unrolled, lane, when, warp)
 
 
 def divide_tile(
-    dims: Sequence[TileDim], tiles: Sequence[Var], threads: Sequence[Var], prefix: str
+    dims: Sequence[TileDim], tiles: Sequence[Var], threads: Sequence[Var], prefix: str, rows: int = -1
 ) -> tuple[tuple[Share, ...], tuple[Var, ...]]:
     """Return the shares of threads in a block's elements.
 
-    `threads` are numbered along each dim. The second result are a thread's own variables in loop order.
+    `threads` are numbered along each dim. Those of the dim `rows` hold rows in the order of an instruction. The second
+    result are a thread's own variables in loop order.
     """
     shares: list[Share] = []
     outer: list[Var] = []
@@ -302,9 +306,8 @@ def divide_tile(
     for d, (dim, tile, place) in enumerate(zip(dims, tiles, threads, strict=True)):
         group, element = Var(f"{prefix}j{d}", dim.thread // dim.vector), Var(f"{prefix}v{d}", dim.vector)
         register = as_index(group) * dim.vector + element
-        shares.append(
-            Share(tile, as_index(group) * (dim.threads * dim.vector) + as_index(place) * dim.vector + element, register)
-        )
+        spread = as_index(group) * (dim.threads * dim.vector) + as_index(place) * dim.vector + element
+        shares.append(Share(tile, row_place(place, register, dim.threads) if d == rows else spread, register))
         outer.append(group)
         inner.append(element)
     return tuple(shares), tuple(v for v in (*outer, *inner) if v.extent > 1)
@@ -332,7 +335,8 @@ def _warp(layout: BlockLayout, schedule: SegmentSchedule, prefix: str, rest: Ind
     warps = tuple(Var(f"{prefix}w{d}", count) for d, count in enumerate(counts))
     places = delinearise(rest // LANES, counts)
     layout.defines += [Define(warp, place) for warp, place in zip(warps, places, strict=True) if warp.extent > 1]
-    return WarpFrame(lane, warps, part)
+    in_order = keeps_row_order(schedule.atomic, schedule.dims, len(layout.group.segments) == 1)
+    return WarpFrame(lane, warps, part, in_order)
 
 
 def _thread_coordinates(

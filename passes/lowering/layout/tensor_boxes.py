@@ -36,6 +36,7 @@ from ....ir import (
     SharedMatrixLayout,
     TensorMap,
     Var,
+    delinearise,
     linearise,
     primary_index,
     substitute,
@@ -62,13 +63,15 @@ class TensorBox:
 
     A tile has a box at each of some `rows` from its first row, in the order of shared memory. `outer` has, by the axis
     (`deep` or not), the coordinate that counts `step` elements of it; `others` the steps of further variables, of
-    quotients of them, and of elements of integer tensors, in coordinates.
+    quotients of them, and of elements of integer tensors, in coordinates. Axes of k that are no run are `depth`: a box
+    lies along the last one of them.
     """
 
     map: TensorMap
     outer: Mapping[bool, tuple[int, int]]
     others: tuple[tuple[int, Primary, int], ...]
     rows: tuple[int, ...] = (0,)
+    depth: tuple[Var, ...] = ()
 
     def coordinates(self, along: Index, deep: Index, places: Mapping[Var, Index]) -> tuple[Index, ...]:
         """Return the first element of a box.
@@ -76,6 +79,9 @@ class TensorBox:
         It is row or column `along`, at place `deep` of k.
         """
         found = [Index() for _ in self.map.dims]
+        if self.depth:
+            numbers = delinearise(deep, [v.extent for v in self.depth])
+            places, deep = {**places, **dict(zip(self.depth, numbers, strict=True))}, numbers[-1]
         for is_deep, start in ((False, along), (True, deep)):
             if is_deep in self.outer:
                 position, step = self.outer[is_deep]
@@ -130,14 +136,18 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
     found = len(steps) + len(looked_up or ()) + len(still)
     if looked_up is None or address.const or found != len(address.terms) or dtype.size != tile.layout.size:
         return None
-    pitch = {deep: _run_pitch(axes[deep], steps) for deep in axes}
+    pitch, depth = {deep: _run_pitch(axes[deep], steps) for deep in axes}, tuple[Var, ...]()
+    if pitch[True] is None and axes[True][-1].extent % loop.dims[0].block_k == 0:
+        depth, axes[True] = axes[True], axes[True][-1:]
+        pitch[True] = _run_pitch(axes[True], steps)
     extents = {deep: prod(a.extent for a in axes[deep]) for deep in axes}
     digits = _digits(tile, lines_of(tile, loop)[1])
     rest = [v for v in steps if v not in (*axes[False], *axes[True]) and v.extent > 1]
     if digits is None or None in pitch.values() or pitch[digits[0].deep] != 1:
         return None
     rows: tuple[int, ...] = (0,)
-    if loop.dims[0].trips == 1 and extents[False] % max(d.step for d in digits if not d.deep) and not digits[-1].deep:
+    once = loop.dims[0].trips == 1 or not tile.layout.deep
+    if once and extents[False] % max(d.step for d in digits if not d.deep) and not digits[-1].deep:
         digits, rows = _split_rows(digits)
     last = {d.deep: n for n, d in enumerate(digits) if d.step == max(e.step for e in digits if e.deep == d.deep)}
     if any(extents[deep] % digits[n].step for deep, n in last.items()):
@@ -169,7 +179,7 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
     inner = tuple(stride * dtype.size for stride in boxed.strides[1:])
     sizes, box = tuple(boxed.sizes), tuple(boxed.box)
     result = TensorMap(name, read.tensor, dtype, sizes, inner, box, tile.layout.swizzle)
-    return None if result.faults() else TensorBox(result, outer, tuple(boxed.others), rows)
+    return None if result.faults() else TensorBox(result, outer, tuple(boxed.others), rows, depth)
 
 
 def _split_rows(digits: Sequence[TileDigit]) -> tuple[list[TileDigit], tuple[int, ...]]:
