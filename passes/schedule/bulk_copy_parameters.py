@@ -48,7 +48,7 @@ LEAST_ROWS, LEAST_COLUMNS = (64, 2, 1), ((64, 16, 2), (32, 8, 2), (48, 12, 2))
 _Sizes = tuple[int, int, int]
 
 
-def suits_bulk_copies(group: FusedGroup, segment: Segment, structure: SegmentTemplate, block_k: int) -> bool:
+def suits_bulk_copies(group: FusedGroup, segment: Segment, structure: SegmentTemplate, depths: Sequence[int]) -> bool:
     """Return whether bulk copies stage a template's smallest tiles.
 
     They bring operands as they are, or rounded: none is divided into parts on the way.
@@ -59,7 +59,11 @@ def suits_bulk_copies(group: FusedGroup, segment: Segment, structure: SegmentTem
     return (
         alone
         and whole
-        and any(not _faults(group, segment, structure, block_k, LEAST_ROWS, columns) for columns in LEAST_COLUMNS)
+        and any(
+            not _faults(group, segment, structure, block_k, LEAST_ROWS, columns)
+            for block_k in depths
+            for columns in LEAST_COLUMNS
+        )
     )
 
 

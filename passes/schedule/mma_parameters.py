@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from math import prod
+from math import gcd, prod
 
 from ...ir import (
     ACCUMULATOR_THREADS,
@@ -103,6 +103,18 @@ def block_depth(structure: SegmentTemplate, reduction: Reduction) -> int:
     return min(K_BLOCK_BYTES // atom.held.size, depth, scaled or depth)
 
 
+def block_depths(structure: SegmentTemplate, reduction: Reduction) -> tuple[int, ...]:
+    """Return the candidate depths of a K block: of several reduced axes, a part of the last one, too.
+
+    Such a K block of channels lies within one place of a window.
+    """
+    axes, depth = [a for a in structure.loops[0] if a.extent > 1], block_depth(structure, reduction)
+    part = gcd(axes[-1].extent, depth) if len(axes) > 1 else depth
+    few = prod(a.extent for a in axes) <= MIN_PRODUCT_STAGES * depth
+    narrow = part * MMA_INSTRUCTIONS[structure.mma].held.size < K_BLOCK_BYTES // 2
+    return (depth,) if part == depth or few or narrow else (depth, part)
+
+
 def warpgroup_parameters(
     segment: Segment, structure: SegmentTemplate, prefix: str, target: Target, coarse: bool, widest: int
 ) -> Iterator[ScheduleParameter]:
@@ -142,7 +154,7 @@ def warpgroup_parameters(
                 for v in [v for v in vectors if n // lanes % v == 0][-1 if coarse else 0 :]
             )
         yield ScheduleParameter((f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"), tuple(values))
-    yield ScheduleParameter.of(f"{prefix}c0", (block_depth(structure, reduction),))
+    yield ScheduleParameter.of(f"{prefix}c0", block_depths(structure, reduction))
     yield ScheduleParameter.of(f"{prefix}reduction_threads", (1,))
     trips = -(-prod(a.extent for a in structure.loops[0]) // block_depth(structure, reduction))
     stages = [s for s in MMA_STAGES if s >= min(MIN_PRODUCT_STAGES, trips) and (s <= trips or s < 2 * trips - 2)]

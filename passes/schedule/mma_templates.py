@@ -45,7 +45,7 @@ from ..geometry import (
 )
 from ..model import running_axis
 from .bulk_copy_parameters import suits_bulk_copies
-from .mma_parameters import block_depth
+from .mma_parameters import block_depths
 
 #: Least rows and columns of a product for instructions of a warpgroup, which multiply 64 rows.
 MIN_SIDES = (48, 32)
@@ -101,11 +101,11 @@ def _structures(
         if reads_shared_matrices(name) and not _suits_warpgroup(group, segment, found):
             continue
         in_place = reads_shared_matrices(name)
-        bulk = in_place and suits_bulk_copies(group, segment, found, block_depth(found, reduction))
+        bulk = in_place and suits_bulk_copies(group, segment, found, block_depths(found, reduction))
         if in_place and MMA_INSTRUCTIONS[name].held.size == HALF_BYTES and _writes_along_rows(segment, found):
             other = evolve(found, rows=columns, columns=rows)
             better = not _reads_windows(reduction) and _suits_warpgroup(group, segment, other)
-            if not bulk or (better and suits_bulk_copies(group, segment, other, block_depth(other, reduction))):
+            if not bulk or (better and suits_bulk_copies(group, segment, other, block_depths(other, reduction))):
                 continue
         yield evolve(found, bulk=bulk)
 
