@@ -174,7 +174,8 @@ class _Finder:
         self.sources: dict[str, str] = {}
         self.free: set[str] = set()
         self.units: dict[str, tuple[Unit, ...]] = {u.name: (u,) for u in programs.units}
-        self.producer = {t: found[0] for t, found in programs.producers().items() if len(found) == 1}
+        self.writers = programs.producers()
+        self.producer = {t: found[0] for t, found in self.writers.items() if len(found) == 1}
         self.outputs = set(programs.graph.outputs)
         self.readers = Counter(t for u in programs.units for t in u.reads)
         self.consumers = programs.consumers()
@@ -202,11 +203,17 @@ class _Finder:
             self._set_free(unit)
 
     def _place(self, tensor: str, storage: Storage) -> bool:
-        """Make a computed tensor live at `storage`; False where it is an input, an output, or has another place."""
-        unit = self.producer.get(tensor)
-        if unit is None or tensor in self.outputs or tensor in self.storages or unit.name in self.free:
+        """Make a computed tensor, or one of several pieces, live at `storage`.
+
+        False where it is an input, an output, or has another place.
+        """
+        writers = self.writers.get(tensor, ())
+        placed = tensor in self.outputs or tensor in self.storages or any(u.name in self.free for u in writers)
+        if not writers or placed:
             return False
-        if len(unit.statements) == 1 and copy_source(unit.statements[0]) and self._place_source(unit, storage):
+        (unit, *others) = writers
+        copied = not others and len(unit.statements) == 1 and copy_source(unit.statements[0])
+        if copied and self._place_source(unit, storage):
             self._set_free(unit)
         self.storages[tensor] = storage
         return True
@@ -253,6 +260,7 @@ class _Finder:
         self.units[unit.name] = tuple(pieces)
         self.free.add(unit.name)
         self.producer.pop(target)
+        self.writers.pop(target)
 
     def _is_selected(self, unit: Unit) -> bool:
         """Return whether the readers of a concatenation select between its operands.
