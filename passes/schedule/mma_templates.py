@@ -14,6 +14,7 @@ from math import prod
 from attrs import evolve
 
 from ...ir import (
+    ACCUMULATOR_THREADS,
     HALF_BYTES,
     MATH_MODES,
     MMA_INSTRUCTIONS,
@@ -98,13 +99,13 @@ def _structures(
         if MMA_INSTRUCTIONS[name].other is not None and stored != MMA_INSTRUCTIONS[name].operand_dtypes:
             continue
         found = SegmentTemplate(dims, (reduction.reduce,), ((0,),), ((0, 1),), mma=name, rows=rows, columns=columns)
-        if reads_shared_matrices(name) and not _suits_warpgroup(group, segment, found):
+        if reads_shared_matrices(name) and not _suits_warpgroup(group, segment, found, target):
             continue
         in_place = reads_shared_matrices(name)
         bulk = in_place and suits_bulk_copies(group, segment, found, block_depths(found, reduction))
         if in_place and MMA_INSTRUCTIONS[name].held.size == HALF_BYTES and _writes_along_rows(segment, found):
             other = evolve(found, rows=columns, columns=rows)
-            better = not _reads_windows(reduction) and _suits_warpgroup(group, segment, other)
+            better = not _reads_windows(reduction) and _suits_warpgroup(group, segment, other, target)
             if not bulk or (better and suits_bulk_copies(group, segment, other, block_depths(other, reduction))):
                 continue
         yield evolve(found, bulk=bulk)
@@ -125,21 +126,24 @@ def _worthwhile(reduction: Reduction, group: FusedGroup, target: Target) -> Iter
             yield atom.name
 
 
-def _suits_warpgroup(group: FusedGroup, segment: Segment, template: SegmentTemplate) -> bool:
+def _suits_warpgroup(group: FusedGroup, segment: Segment, template: SegmentTemplate, target: Target) -> bool:
     """Return whether a warpgroup may read the factors of a reduction in shared memory, and has work.
 
     Rows and columns fill most of an instruction. Results do not lie along rows in shared memory, where a thread has no
-    neighbours, unless halves along the depth give it pairs. Any factor of halves is staged: copies move as many bytes
-    at once as its address allows, and values of an expression are stored by the threads that compute them. Accesses of
-    16 bytes move other factors: neighbours in memory are neighbours along the depth or along the side, bytes along the
-    depth. Parts of a math mode are staged, rounded on the way to shared memory.
+    neighbours, unless halves along the depth give it pairs, or eight lanes store a whole sector. Any factor of halves
+    is staged: copies move as many bytes at once as its address allows, and values of an expression are stored by the
+    threads that compute them. Accesses of 16 bytes move other factors: neighbours in memory are neighbours along the
+    depth or along the side, bytes along the depth. Parts of a math mode are staged, rounded on the way.
     """
     (reduction,), atom = segment.reductions, MMA_INSTRUCTIONS[template.mma]
     dims, rows, columns = template.dims, template.rows, template.columns
     found = mma_operands(reduction, dims[rows], dims[columns])
     held = found is not None and is_held(found[0], reduction, template) and not lies_deep(found[0], reduction)
     paired = found is not None and atom.held.size == HALF_BYTES and lies_deep(found[0], reduction)
-    if not held and not paired and _writes_along_rows(segment, template):
+    sectors = all(
+        ACCUMULATOR_THREADS[0] * group.tensors[o.tensor].dtype.size >= target.sector_bytes for o in segment.outputs
+    )
+    if not held and not paired and not sectors and _writes_along_rows(segment, template):
         return False
     if reduction.math and len(MATH_MODES[reduction.math].parts) > 1 and len(group.segments) > 1:
         return False

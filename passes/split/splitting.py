@@ -128,18 +128,19 @@ class Splitting:
     def best_part_count(self, group: FusedGroup) -> int:
         """Return the number of parts that is best by the model.
 
-        Fewer parts are tried as long as they help.
+        Fewer parts are tried as long as they help, whole elements of the outermost axis (images) in any case.
         """
         key = form_key(group)
         if key not in self.known:
             found, slower = (inf, 1), False
+            whole = [r.reduce[0].extent for s in group.segments for r in s.reductions[:1]]
             for parts in reversed(_part_counts(group, self.target)):
                 seconds = _sum(self._halves(group, parts), self.modelled) or inf
                 if isnan(seconds):  # no answer in time
                     return 1
                 slower = seconds >= found[0]
                 found = min(found, (seconds, parts))
-                if slower:
+                if slower and parts <= max(whole):
                     break
             self.known[key] = found[1]
         return self.known[key]

@@ -34,7 +34,7 @@ from ....ir import (
 )
 from ...geometry import PRODUCER_REGISTERS, producer_share
 from ..index_values import resolve
-from ..layout import AxisBinding, TensorBox, WalkingBox, lines_of, operand_box
+from ..layout import AxisBinding, TensorBox, WalkingBox, are_zero_at_ends, lines_of, operand_box
 from .multiply import Multiplication
 from .software_pipeline import SharedPipeline
 
@@ -163,7 +163,7 @@ def bulk_tiles(ring: SharedPipeline, first: int = 0) -> list[BulkTile] | None:
             box = evolve(box, map=evolve(box.map, rounded=MMA_INSTRUCTIONS[schedule.mma].format))
         start = frame.starts[(schedule.rows, schedule.columns)[tile.matrix.axis]]
         found.append(BulkTile(box, tile.size, buffer, start, lines_of(tile.matrix, schedule)[0]))
-    return found
+    return found if are_zero_at_ends(tile.box for tile in found) else None
 
 
 def _tile_coordinates(axes: Sequence[Var], start: Index) -> list[tuple[Var, Index]]:

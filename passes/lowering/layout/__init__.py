@@ -13,4 +13,4 @@ from .block_layout import (
 from .matrix_instructions import MmaLoop, held_register, held_rows_loop, mma_loop, products
 from .staging import AxisBinding, Box, Tile, bind_dims, stage
 from .tensor_boxes import TensorBox, lines_of
-from .walking_boxes import WalkingBox, bulk_copy_faults, operand_box
+from .walking_boxes import WalkingBox, are_zero_at_ends, bulk_copy_faults, operand_box

@@ -16,7 +16,7 @@ columns is one copy. Pixels past the end of a part of images are those of the ne
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
 from attrs import frozen
@@ -125,7 +125,7 @@ def walking_box(
     deep, line, size = tile.layout.deep, tile.layout.width // tile.layout.size, kind.dtype.size
     walked, window = (tile.dim.axes, loop.dims[0].axes) if deep else (loop.dims[0].axes, tile.dim.axes)
     side, (*windows, channel) = [a for a in walked if a.extent > 1], window
-    if not tile.in_order or not (deep or tile.axis) or size != tile.layout.size or read.fill or not side:
+    if not tile.in_order or size != tile.layout.size or read.fill or not side:
         return None
     if channel.extent % (loop.dims[0].block_k if deep else line):
         return None
@@ -190,7 +190,7 @@ def bulk_copy_faults(
     """
     if not reads_shared_matrices(loop.mma) or len(loop.dims) != 1:
         return ["bulk copies stage operands that a warpgroup reads in shared memory"]
-    found = []
+    found, boxes = [], []
     for choice in loop.staging:
         tile = matrix_tile(reduction, loop, dims, choice, own, alone)
         operand = operands(reduction, own)[choice.operand]
@@ -200,4 +200,10 @@ def bulk_copy_faults(
             box = operand_box(tile, operand, loop, row_major(kind.shape), kind, operand.tensor)
         if box is None:
             found.append(f"operand {choice.operand} of {reduction.name} is no box of a tensor map")
-    return found
+        boxes.append(box)
+    return found if found or are_zero_at_ends(boxes) else [f"both operands of {reduction.name} walk pixels along k"]
+
+
+def are_zero_at_ends(boxes: Iterable[TensorBox | WalkingBox | None]) -> bool:
+    """Return whether products past the end of k are 0, as one operand is: pixels go on after a part of the images."""
+    return sum(isinstance(box, WalkingBox) and not box.deep for box in boxes) < 2
