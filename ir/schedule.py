@@ -26,8 +26,9 @@ class TileDim:
 
     Tiles count elements. Local element `u` in `[0, block)` belongs to thread coordinate `t` and its element `j`: `u =
     (j // vector) * (block // thread * vector) + t * vector + j % vector`. `block` is a multiple of `thread`, `thread` a
-    multiple of `vector`; all of Table 4's `X_block`, `X_thread` are such pairs. A block computes `tiles` tiles, one
-    after another; more than one only for a privatised scatter.
+    multiple of `vector`; all of Table 4's `X_block`, `X_thread` are such pairs. Rows of a warpgroup's products without
+    vectors lie in the order of the instruction (`passes.geometry.row_place`). A block computes `tiles` tiles, one after
+    another; more than one only for a privatised scatter.
     """
 
     axes: tuple[Var, ...]

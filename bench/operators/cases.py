@@ -81,10 +81,7 @@ def _derive(
 
 
 def gradient_cases(batches: Iterable[int] = TRAINING_BATCHES) -> Iterator[Case]:
-    """Yield data and filter gradients of the networks' distinct convolutions.
-
-    There are four networks; the data gradient comes first.
-    """
+    """Yield data, then filter gradients of the networks' distinct convolutions."""
     for batch in batches:
         for position, kind in enumerate(KINDS):
             for case in convolution_cases((batch,)):
@@ -120,10 +117,7 @@ CLASSES = ("conv", "depthwise", "gemm", "gemv", "memory", *KINDS)
 
 
 def sample_cases(cases: Iterable[Case], every: int) -> list[Case]:
-    """Return every few cases of each class and batch size.
-
-    All kinds of them are there.
-    """
+    """Return every few cases of each class and batch size."""
     counts: Counter[tuple[str, int]] = Counter()
     chosen = []
     for case in cases:

@@ -174,7 +174,10 @@ def held_swizzle(vector: int) -> int:
 
 
 def side_swizzle(axes: Sequence[Var], block: int, size: int) -> int:
-    """Return the swizzle of a tile along its side, of whose axes the innermost one fills whole lines where it can."""
+    """Return the swizzle of a tile along its side.
+
+    Of several axes the innermost one fills whole lines, where it can.
+    """
     inner = axes[-1].extent if sum(a.extent > 1 for a in axes) > 1 else block
     return widest_swizzle(gcd(block, inner) * size) or widest_swizzle(block * size)
 

@@ -1,8 +1,9 @@
 """Operands of matrix instructions that a warpgroup reads in shared memory.
 
-A thread's results lie over a tile dim as `TileDim` spreads them: lanes along it, then warps, then registers. The
-instruction holds them in its own order of rows and columns, and its rows may be any of the block's, as long as the
-operands agree. So the tile of an operand lies in shared memory in the order of the instruction:
+Rows of a kernel of one segment lie in registers as the instruction holds them (`row_place`). Else a thread's results
+lie over a tile dim as `TileDim` spreads them: lanes along it, then warps, then registers. The rows of an instruction
+may be any of the block's, as long as the operands agree. So the tile of an operand lies in shared memory in the order
+of the instruction:
 
     block row = register * (8 * warps) + warp * 8 + lane
         ->  place = instruction * 64 + warp % 4 * 16 + register % 2 * 8 + lane
@@ -95,7 +96,7 @@ class MatrixTile:
 
     @property
     def in_order(self) -> bool:
-        """True where rows, or columns as pairs of a lane, keep their order."""
+        """True where rows, or columns in pairs, keep their order."""
         return (self.exchanged or self.dim.vector == ACCUMULATOR_VECTOR[1]) if self.axis else self.natural
 
     def _instruction_place(self, element: Index) -> Index:
@@ -143,14 +144,14 @@ def matrix_tile(
 
 
 def row_place(thread: IndexLike, register: Index, threads: int) -> Index:
-    """Return the row that a thread holds in a register where rows are in the order of the instruction."""
+    """Return the row of a thread's register in the order of instructions."""
     warp, lane = as_index(thread) // ACCUMULATOR_THREADS[0], as_index(thread) % ACCUMULATOR_THREADS[0]
     place = warp * ROW_PAIR + register % ROW_PAIR
     return register // ROW_PAIR * (threads * ROW_PAIR) + place * ACCUMULATOR_THREADS[0] + lane
 
 
 def keeps_row_order(loop: ReductionSchedule, dims: Sequence[TileDim], alone: bool) -> bool:
-    """Return whether threads hold the rows of a warpgroup's products in the order of the instruction (`row_place`).
+    """Return whether threads hold rows in the order of instructions (`row_place`).
 
     Rows of several segments lie as `TileDim` spreads them, as do those that registers hold, and pairs of a lane.
     """

@@ -104,9 +104,9 @@ def block_depth(structure: SegmentTemplate, reduction: Reduction) -> int:
 
 
 def block_depths(structure: SegmentTemplate, reduction: Reduction) -> tuple[int, ...]:
-    """Return the candidate depths of a K block: of several reduced axes, a part of the last one, too.
+    """Return the candidate depths of a K block.
 
-    Such a K block of channels lies within one place of a window.
+    Of several reduced axes it may be a part of the last one: channels of one place of a window.
     """
     axes, depth = [a for a in structure.loops[0] if a.extent > 1], block_depth(structure, reduction)
     part = gcd(axes[-1].extent, depth) if len(axes) > 1 else depth

@@ -87,8 +87,8 @@ class BlockLayout:
     """Layout of a kernel; buffers are added during lowering.
 
     `opening` are the items before all others, `maps` and `producer` those of bulk copies, `launched` the blocks of a
-    persistent grid. `boxes`, `pitches` and
-    `names` describe, per tensor passed between segments, the block's box of it and its buffer.
+    persistent grid. `boxes`, `pitches` and `names` describe, per tensor passed between segments, the block's box of it
+    and its buffer.
     """
 
     group: FusedGroup
@@ -286,8 +286,7 @@ def _frame(
     warp = _warp(layout, schedule, prefix, rest, lane)
     threads = _thread_coordinates(layout, schedule, prefix, rest, warp)
     tiles, _ = local_vars(schedule, None, prefix)
-    rows = schedule.atomic.rows if warp is not None and warp.in_order and schedule.atomic is not None else -1
-    shares, unrolled = divide_tile(schedule.dims, tiles, threads, prefix, rows)
+    shares, unrolled = divide_tile(schedule.dims, tiles, threads, prefix, warp.ordered if warp else -1)
     when = thread_guards(layout, schedule.threads)
     return Frame(segment, schedule, prefix, starts, tiles, shares, unrolled, lane, when, warp)
 
@@ -297,12 +296,10 @@ def divide_tile(
 ) -> tuple[tuple[Share, ...], tuple[Var, ...]]:
     """Return the shares of threads in a block's elements.
 
-    `threads` are numbered along each dim. Those of the dim `rows` hold rows in the order of an instruction. The second
-    result are a thread's own variables in loop order.
+    `threads` are numbered along each dim, those of `rows` in the order of an instruction. The second result are a
+    thread's own variables in loop order.
     """
-    shares: list[Share] = []
-    outer: list[Var] = []
-    inner: list[Var] = []
+    shares, outer, inner = list[Share](), list[Var](), list[Var]()
     for d, (dim, tile, place) in enumerate(zip(dims, tiles, threads, strict=True)):
         group, element = Var(f"{prefix}j{d}", dim.thread // dim.vector), Var(f"{prefix}v{d}", dim.vector)
         register = as_index(group) * dim.vector + element
@@ -335,8 +332,8 @@ def _warp(layout: BlockLayout, schedule: SegmentSchedule, prefix: str, rest: Ind
     warps = tuple(Var(f"{prefix}w{d}", count) for d, count in enumerate(counts))
     places = delinearise(rest // LANES, counts)
     layout.defines += [Define(warp, place) for warp, place in zip(warps, places, strict=True) if warp.extent > 1]
-    in_order = keeps_row_order(schedule.atomic, schedule.dims, len(layout.group.segments) == 1)
-    return WarpFrame(lane, warps, part, in_order)
+    ordered = keeps_row_order(schedule.atomic, schedule.dims, len(layout.group.segments) == 1)
+    return WarpFrame(lane, warps, part, rows if ordered else -1)
 
 
 def _thread_coordinates(

@@ -47,13 +47,13 @@ class WarpFrame:
     """A warp in a block.
 
     `lane` numbers its threads, `warps` gives its coordinate along each tile dim, `part` numbers the warps of a warp
-    split-K. Rows may be `in_order` of a warpgroup's instruction.
+    split-K, `ordered` is the tile dim of rows in the order of a warpgroup's instruction.
     """
 
     lane: Var
     warps: tuple[Var, ...]
     part: Var
-    in_order: bool = False
+    ordered: int = -1
 
 
 def thread_places(
@@ -206,7 +206,7 @@ def _warpgroup_loop(
     mixed = interleaved_instructions(rows.vector, run)
     step, number = Var(f"{prefix}step", depth.extent // atom.k), Var(f"{prefix}an", rows.thread // run)
     place = as_index(step) if at is None else Index(at)
-    neighbours = WARPGROUP * ACCUMULATOR_THREADS[0] * (run if frame.in_order else rows.vector)
+    neighbours = WARPGROUP * ACCUMULATOR_THREADS[0] * (run if frame.ordered == loop.rows else rows.vector)
     group = as_index(frame.warps[loop.rows]) // WARPGROUP * neighbours
     first = as_index(number) // mixed * (run * mixed) + as_index(number) % mixed
     deep = place * atom.k

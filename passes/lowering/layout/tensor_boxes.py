@@ -1,14 +1,14 @@
 """Boxes of tensor maps that fill a matrix in shared memory.
 
 A tile of a dense strided matrix is one box where every axis of the tensor splits into *digits*, whose places in shared
-memory rise in the order of the map's dims (`ir.machine.tensor_maps`). Rows of A's tile lie in the order of the
+memory rise in the order of the map's dims (`ir.machine.tensor_maps`). Rows of a chain's tile lie in the order of the
 instruction (`shared_matrices.py`), which for `T` threads along them are four digits:
 
     row = 2*T*outer + T*second + 8*warp + lane    ->    dims (k, lane, second, warp, outer)
 
 Elements of k past its end are 0. A row or column past the end may be another one's: its results are not stored. Where
-the rows are not divisible into tiles, one that is copied once is several boxes of the first digit, one for each value
-of the others.
+the rows are not divisible into tiles, one that is copied once, or lies along its side, is several boxes of the first
+digit, one for each value of the others. Axes of k that are no run are dims, if a K block lies within the last one.
 
 An element of an integer tensor that is equal for the whole tile adds to the coordinate of the first digit with its
 step, or has a dim of its own, which ends where the guard of its read does:
@@ -167,7 +167,7 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
             continue
         # Digits before the first one of a side have several values: its place is the same in digits and dims.
         first = next(n for n, digit in enumerate(digits) if digit.deep == side and digit.step == 1)
-        if extent != lookup.extent or first == last[side]:
+        if extent != lookup.extent or (side and first == last[side]):
             return None
         boxed.others.append((first, lookup, 1))
         boxed.sizes[first] += extent - 1

@@ -118,7 +118,7 @@ def operand_box(
 def walking_box(
     tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: Sequence[int], kind: TensorType, name: str
 ) -> WalkingBox | None:
-    """Return the box of the pixels of a tile's columns, or of its k.
+    """Return the box of pixels along a tile's side, or k.
 
     None where they are no walk.
     """
@@ -205,5 +205,8 @@ def bulk_copy_faults(
 
 
 def are_zero_at_ends(boxes: Iterable[TensorBox | WalkingBox | None]) -> bool:
-    """Return whether products past the end of k are 0, as one operand is: pixels go on after a part of the images."""
+    """Return whether products past the end of k are 0.
+
+    One operand has zeros there. Pixels that are walked along k go on with the next images.
+    """
     return sum(isinstance(box, WalkingBox) and not box.deep for box in boxes) < 2
