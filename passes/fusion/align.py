@@ -18,7 +18,9 @@ from ...ir import (
     COMBINERS,
     Expr,
     Index,
+    Read,
     Reduction,
+    Segment,
     Statement,
     TensorType,
     Var,
@@ -26,11 +28,13 @@ from ...ir import (
     is_bijection,
     linearise,
     reads,
+    rebuild,
     solve,
     substitute,
     substitute_expr,
     variables,
 )
+from ...ops.language import unused_name
 from ..statements import FusionError
 
 #: Producer and consumer, by position, and the element of the producer that an instance of the consumer reads.
@@ -285,3 +289,24 @@ def order_of_row(
             near = order[-1].extent * target.dtype.size <= MAX_HELD_BYTES and address.coefficient(order[-2]) == 1
             return order if near else extra
     return extra
+
+
+def add_single_row(segment: Segment, columns: bool, types: dict[str, TensorType]) -> Segment:
+    """Return a segment with an axis of one row, the last one but for `columns`; `types` of its reductions change.
+
+    With it, a product of one row is a product of matrices, as instructions multiply them.
+
+        p[h, j] = sum_c q[h, c] * k[h, j, c]   ->   p[h, i, j] for i < 1
+    """
+    names, place = {r.name for r in segment.reductions}, len(segment.axes) - columns
+    taken = {v.name for v in (*segment.axes, *(v for r in segment.reductions for v in r.reduce))}
+    axes = (*segment.axes[:place], Var(unused_name("row", taken), 1), *segment.axes[place:])
+    types.update({name: evolve(types[name], shape=tuple(a.extent for a in axes)) for name in names})
+
+    def leaf(node: Expr) -> Expr:
+        held = isinstance(node, Read) and node.tensor in names
+        return evolve(node, indices=tuple(map(as_index, axes))) if held and isinstance(node, Read) else node
+
+    reductions = tuple(evolve(r, body=rebuild(r.body, leaf)) for r in segment.reductions)
+    outputs = tuple(evolve(o, body=rebuild(o.body, leaf)) for o in segment.outputs)
+    return Segment(axes, reductions, outputs)

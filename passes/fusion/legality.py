@@ -38,6 +38,7 @@ from ...ir import (
     expr_variables,
     factors,
     is_affine,
+    is_contraction,
     is_tiled,
     reads,
     rebuild,
@@ -50,6 +51,7 @@ from ...ir import (
 )
 from ...ops.language import unused_name
 from ..statements import issue_slots
+from .align import add_single_row
 from .normalise import Illegal, normalise
 
 
@@ -177,10 +179,14 @@ def chain_level(
         return producer
     if reason := _product_reason(first) or _rows_reason(rows, tensor) or _reader_reason(last, tensor, passed):
         return Illegal(reason)
-    if wide := [o.tensor for o in rows.outputs if o.tensor in kept and o.extra]:
-        return Illegal(f"{wide[0]} is in shared memory but needed outside")
     known.update({r.name: TensorType(known[r.name].dtype, tuple(a.extent for a in producer.axes))
                   for r in producer.reductions})  # fmt: skip
+    if _is_tiled(first) != _is_tiled(last):
+        return Illegal("one of two products has a single row")
+    if not _is_tiled(first):
+        producer, rows, last = (add_single_row(s, s is not rows, known) for s in (producer, rows, last))
+    if wide := [o.tensor for o in rows.outputs if o.tensor in kept and o.extra]:
+        return Illegal(f"{wide[0]} is in shared memory but needed outside")
     shared = (tensor, *passed)
     written = [t for s in (producer, rows, last) for t in (*s.tensors_read, *(r.name for r in s.reductions))]
     used = dict.fromkeys((*written, *shared, *kept, *live[2]))
@@ -226,6 +232,8 @@ def _statement_reason(
     rows = [s for s in parts[1] if s.combine]
     if not rows or not any(s.combine for s in parts[2]):
         return "what is between two products are no rows, or nothing is reduced after them"
+    if any(map(_has_single_row, parts[0])) and not any(s.combine == "max" for s in rows):
+        return "a single row is not streamed"
     if all(sum(v.extent > 1 for v in s.reduce) > 1 for s in rows):
         return "rows of several axes are between two products"
     longest = max(prod(v.extent for v in s.reduce) for s in rows)
@@ -237,7 +245,19 @@ def _statement_reason(
     return ""
 
 
+def _has_single_row(statement: Statement) -> bool:
+    """Return whether an operand of a sum has an element for each term."""
+    every = {v for v in (*statement.axes, *statement.reduce) if v.extent > 1}
+    return statement.combine is not None and any(every <= expr_variables(r) for r in reads(statement.body))
+
+
 def multiplies(segment: Segment) -> bool:
+    """Return whether a segment is a product of matrices, or of one row and a matrix."""
+    own = tuple(r.name for r in segment.reductions)
+    return any(is_contraction(r, own) for r in segment.reductions)
+
+
+def _is_tiled(segment: Segment) -> bool:
     """Return whether threads compute register tiles of a contraction in a segment."""
     own = tuple(r.name for r in segment.reductions)
     return any(is_tiled(r, segment.axes, own) for r in segment.reductions)
@@ -252,7 +272,7 @@ def _product_reason(segment: Segment) -> str:
 
 def _rows_reason(segment: Segment, tensor: str) -> str:
     """Return the reason why lanes cannot hold the rows of a tensor of the previous segment, and pass theirs on."""
-    if multiplies(segment) or segment.holds_rows or any(o.guards or o.into for o in segment.outputs):
+    if _is_tiled(segment) or segment.holds_rows or any(o.guards or o.into for o in segment.outputs):
         return "what is between two products are no rows"
     if len({r.reduce for r in segment.reductions}) != 1:
         return "rows of several kinds are between two products"

@@ -128,8 +128,10 @@ def span(index: Index, extents: Mapping[Var, Count]) -> Count:
 
 
 def _combinations(primary: Indirect, extents: Mapping[Var, Count]) -> Count:
+    """Return the elements of a tensor of integers that an index reads over a cover: 8 of t[i // 16] for 128 of i."""
     used = frozenset[Var]().union(*(variables(i) for i in primary.indices))
-    return product(extents.get(v, 1) for v in used)
+    found = product(span(i, extents) + 1 for i in primary.indices)
+    return least(found, product(extents.get(v, 1) for v in used))
 
 
 def distinct(index: Index, extents: Mapping[Var, Count], limit: int) -> Count:

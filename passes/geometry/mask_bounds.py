@@ -1,6 +1,7 @@
-"""Mask bounds: a chain's mask as a line through rows and keys.
+"""Mask bounds: a chain's mask as lines through rows and keys.
 
-    z[i, j] = s[i, j] if j - i <= offset else -inf   ->   row i ends before i + offset + 1
+    z[i, j] = s[i, j] if -window < j - i <= offset else -inf
+      ->   row i begins at i - window + 1, and ends before i + offset + 1
 
 Only a condition that selects -inf gives a bound: the scores that it masks take no part, even if they are NaN. An added
 0 or -inf would propagate NaN.
@@ -8,7 +9,7 @@ Only a condition that selects -inf gives a bound: the scores that it masks take 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from math import inf
 
@@ -58,12 +59,12 @@ class MaskBound:
         return (least * self.slope + self.const + (self.step - 1)) // self.step
 
 
-def mask_bound(group: FusedGroup) -> MaskBound | None:
-    """Return the mask bound of a chain's rows.
+def mask_bounds(group: FusedGroup) -> tuple[MaskBound, ...]:
+    """Return the mask bounds of a chain's rows.
 
-    None where there is no bound, or where masked elements contribute more than weights of 0.
+    There are none where masked elements contribute more than weights of 0.
     """
-    return _find_bound(group.segments) if len(group.segments) == 3 else None
+    return _chain_bounds(group.segments) if len(group.segments) == 3 else ()
 
 
 @lru_cache(maxsize=4096)
@@ -78,8 +79,7 @@ def tile_bounds(segments: tuple[Segment, ...], column: int, rows: tuple[int, int
     found = [dict.fromkeys(_vanishing_conditions(output.body)) for output in first.outputs]
     common = [guard for guard in found[0] if all(guard in other for other in found)]
     key, row = first.axes[column], first.axes[rows[0]]
-    bounds = [b for guard in common for b in (_bound_of_guard(guard, key), _begin_of_guard(guard, key))]
-    return tuple(evolve(b, row=last.axes[rows[1]]) for b in bounds if b is not None and b.row == row)
+    return tuple(evolve(b, row=last.axes[rows[1]]) for b in _bounds_of_guards(common, key) if b.row == row)
 
 
 def _vanishing_conditions(body: Expr) -> Iterator[Guard]:
@@ -96,6 +96,12 @@ def _vanishing_conditions(body: Expr) -> Iterator[Guard]:
         yield from _masks(exponent)
 
 
+def _bounds_of_guards(guards: Iterable[Guard], key: Var) -> list[MaskBound]:
+    """Return the begins and ends of rows that conditions on a row and a key give."""
+    found = [b for guard in guards for b in (_bound_of_guard(guard, key), _begin_of_guard(guard, key))]
+    return [bound for bound in found if bound is not None]
+
+
 def _begin_of_guard(guard: Guard, key: Var) -> MaskBound | None:
     """Return the begin of rows that a condition on a row and a key gives."""
     end = _bound_of_guard(guard, key)
@@ -106,25 +112,25 @@ def _begin_of_guard(guard: Guard, key: Var) -> MaskBound | None:
 
 
 @lru_cache(maxsize=4096)
-def _find_bound(segments: tuple[Segment, ...]) -> MaskBound | None:
+def _chain_bounds(segments: tuple[Segment, ...]) -> tuple[MaskBound, ...]:
     first, rows, last = segments
     greatest, *others = rows.reductions
     scores = greatest.body
     wide = [o for o in rows.outputs if o.extra]
     weights = (*(r.body for r in others), *(split_divisor(o.body)[0] for o in wide))
     if not isinstance(scores, Read) or len(wide) != 1 or not all(_is_weight(body, scores) for body in weights):
-        return None
+        return ()
     (masked,) = (o for o in first.outputs if o.tensor == scores.tensor)
     at = _read_indices(masked, scores)
     key = next((axis for axis, index in at.items() if index == as_index(greatest.reduce[0])), None)
     (weight,) = {r for body in last.expressions for r in reads(body) if r.tensor == wide[0].tensor}
     weight_at = _read_indices(wide[0], weight)
-    for edge in (_bound_of_guard(guard, key) for guard in _masks(masked.body) if key is not None):
-        rows_axis = _axis(at.get(edge.row)) if edge is not None else None
+    found = []
+    for edge in _bounds_of_guards(_masks(masked.body), key) if key is not None else ():
+        rows_axis = _axis(at.get(edge.row))
         row = _axis(weight_at.get(rows_axis)) if rows_axis is not None else None
-        if edge is not None and row is not None:
-            return evolve(edge, row=row)
-    return None
+        found += [evolve(edge, row=row)] if row is not None else []
+    return tuple(found)
 
 
 def _read_indices(output: Output, read: Read) -> dict[Var, Index]:

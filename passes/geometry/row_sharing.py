@@ -260,17 +260,16 @@ def _places(
     (scores,), (weights,) = first.outputs, (o for o in rows.outputs if o.extra)
     if len(scores.write) != len(score.indices) or len(weights.write) != len(weight.indices):
         return None
-    row, along = next((n for n in reversed(range(len(rows.axes))) if rows.axes[n].extent > 1), -1), weights.extra[0]
-    if row != len(rows.axes) - 1:
+    row, along = len(rows.axes) - 1, weights.extra[0]
+    single = bool(rows.axes) and rows.axes[row].extent == 1
+    sides = (along,) if single else (rows.axes[row], along) if rows.axes else ()
+    position = {axis: n for n, index in enumerate(score.indices) for axis in sides if index == as_index(axis)}
+    at = {axis: n for n, index in enumerate(weights.write) for axis in sides if index == as_index(axis)}
+    if not sides or len(position) != len(sides) or len(at) != len(sides):
         return None
-    position = {axis: n for n, index in enumerate(score.indices) for axis in (rows.axes[row], along)
-                if index == as_index(axis)}  # fmt: skip
-    at = {axis: n for n, index in enumerate(weights.write) for axis in (rows.axes[row], along)
-          if index == as_index(axis)}  # fmt: skip
-    if len(position) != 2 or len(at) != 2:
-        return None
-    i, j = (_axis(first, scores.write[position[axis]]) for axis in (rows.axes[row], along))
-    k = _axis(last, weight.indices[at[rows.axes[row]]])
+    j = _axis(first, scores.write[position[along]])
+    i = _single_axis(first) if single else _axis(first, scores.write[position[rows.axes[row]]])
+    k = _single_axis(last) if single else _axis(last, weight.indices[at[rows.axes[row]]])
     if i is None or j is None or k is None or weight.indices[at[along]] != as_index(last.reductions[0].reduce[0]):
         return None
     width = next((n for n in reversed(range(len(last.axes))) if n != k and last.axes[n].extent > 1), None)
@@ -287,6 +286,11 @@ def _places(
 
 def _axis(segment: Segment, index: object) -> int | None:
     return next((n for n, axis in enumerate(segment.axes) if index == as_index(axis)), None)
+
+
+def _single_axis(segment: Segment) -> int | None:
+    """Return the last axis of one element."""
+    return next((n for n in reversed(range(len(segment.axes))) if segment.axes[n].extent == 1), None)
 
 
 def split_divisor(body: Expr) -> tuple[Expr, Expr | None]:

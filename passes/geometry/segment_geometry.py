@@ -152,6 +152,8 @@ def geometries(
         threads = found[-1].threads if parts.passes_rows or parts.holds_results else 0
         if parts.holds_results:
             boxes[parts.columns] = found[0].block_k[0]
+        if chained and parts.shared:  # the index of a single row does not show that lanes hold an instruction's rows
+            boxes[parts.rows if parts.mma else -1] = found[-1].block[structure.segments[-1].rows]
         found.insert(0, _geometry(parts, f"s{position}.", columns, boxes, warp_size, threads))
     return tuple(found)
 

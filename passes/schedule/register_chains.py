@@ -63,6 +63,8 @@ def chain_templates(group: FusedGroup, target: Target) -> Iterator[tuple[Segment
         products = [group.segments[n].reductions[0] for n in (0, 2)]
         plain = not any(r.math or promotion_depth(r, name) for r in products)
         if chain is not None and plain and _chains(atom) and all(multiplies(atom, r, group) for r in products):
+            if atom.reads_shared and group.segments[2].axes[chain.rows[2]].extent == 1:
+                continue  # one row is no tile in shared memory
             # A warpgroup reads its first rows in shared memory, and takes those of the last product from registers.
             staged = (True,) if atom.reads_shared else (False, True)
             yield from (_templates(group, chain, name, both) for both in staged)

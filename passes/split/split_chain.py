@@ -45,6 +45,8 @@ from .split_reduction import free_name, free_tensor, group_part
 
 #: Fewest columns of a part, rows of a block, about, and numbers of parts to compare: a block for each SM, or several.
 MIN_PART, BLOCK_ROWS, MAX_CANDIDATES = 128, 64, 3
+#: Most rows of a block of one warp, several of which share an SM, and how many of these copy and convert at its rate.
+WARP_ROWS, WARPS_PER_SM = 16, 4
 
 
 def chain_candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
@@ -59,7 +61,7 @@ def chain_candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
     rows, width = (last.axes[n].extent for n in (chain.rows[2], chain.width))
     blocks = prod(a.extent for a in last.axes) // (rows * width) * -(-rows // BLOCK_ROWS)
     found = [1 << k for k in range(1, 16) if MIN_PART << k <= columns and columns % (1 << k) == 0]
-    if blocks > target.NUM_SM:
+    if blocks > target.NUM_SM * (WARPS_PER_SM if rows <= WARP_ROWS else 1):
         return ()
     return tuple(p for p in found if p == found[-1] or 2 * blocks * p >= target.NUM_SM)[:MAX_CANDIDATES]
 

@@ -104,6 +104,7 @@ CASES: dict[str, Graph] = {
     "masked keys": attention((2, 2, 1, 8, 20, 8, 8), mask=TensorType(DType.BOOL, (2, 1, 1, 20))),
     "few keys": attention((1, 1, 1, 32, 20, 8, 8)),
     "many keys": attention((1, 1, 1, 8, 300, 4, 8)),
+    "one query": attention((2, 2, 2, 1, 24, 8, 8)),
 }
 #: Rows that come in parts.
 LONG_GRAPHS: dict[str, Graph] = {
@@ -112,6 +113,7 @@ LONG_GRAPHS: dict[str, Graph] = {
     "long, causal": attention((1, 1, 1, 160, 160, 8, 8), causal=True),
     "long rows of nothing": attention((1, 1, 1, 150, 150, 4, 8), causal=True, offset=-70),
     "long, in groups, masked": attention((2, 4, 2, 16, 140, 8, 8), mask=TensorType(DType.BOOL, (2, 1, 1, 140))),
+    "long, one query": attention((2, 2, 2, 1, 192, 8, 8)),
     "long, a bias": attention((1, 1, 1, 16, 150, 8, 8), mask=TensorType(DType.F32, (16, 150))),
 }
 

@@ -23,6 +23,7 @@ from .test_register_chains import TARGETS, chain_points, compute, halves
 MASK = TensorType(DType.BOOL, (2, 1, 1, 64))
 CASES: dict[str, Graph] = {
     "heads in groups": attention((2, 8, 2, 1, 64, 16, 32)),
+    "one query of each head": attention((2, 3, 3, 1, 64, 16, 32)),
     "several queries": attention((2, 4, 2, 4, 64, 16, 16)),
     "parts beyond the mask": attention((1, 4, 4, 4, 64, 16, 16), causal=True, offset=20),
     "rows of nothing": attention((1, 4, 4, 8, 64, 16, 16), causal=True, offset=-4),
@@ -52,6 +53,7 @@ def test_parts_compute_their_chain(name: str) -> None:
 
 HALF_CASES: dict[str, Graph] = {
     "heads in groups": halves(2, 8, 2, 1, 128, 16, 32),
+    "one query of each head": halves(2, 3, 3, 1, 128, 16, 32),
     "several queries": halves(1, 4, 2, 4, 128, 32, 16, dtype=DType.BF16),
     "parts beyond the mask": halves(1, 2, 2, 16, 128, 16, 16, causal=True, offset=40),
     "a mask": halves(2, 8, 2, 1, 128, 16, 32, mask=TensorType(DType.BOOL, (2, 1, 1, 128))),
@@ -64,7 +66,7 @@ HALF_CASES: dict[str, Graph] = {
 def test_parts_in_registers_compute_the_reference(name: str, kind: str) -> None:
     before, _ = halves_of(group_of(HALF_CASES[name]), 2)
     points = chain_points(before, TARGETS[kind], 1, kind=kind)
-    assert points
+    assert points or (kind == "m64" and name == "one query of each head")  # which is no tile in shared memory
     for schedule in points:
         compute(before, schedule, TARGETS[kind])
 

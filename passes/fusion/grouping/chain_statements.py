@@ -53,7 +53,7 @@ def divide_merged_dims(
     """Divide the merged dims of `passed` tensors in a chain."""
     every = [statement for part in parts for statement in part]
     merged = {**_merged_by_copies(every, tensors), **_merged_rows(parts[0], tensors, passed)}
-    merged = _merged_with(every, merged)
+    merged = {dim: inner for seed in merged.items() for dim, inner in _divisible_with(every, seed).items()}
     dims = {t: {n: inner for (name, n), inner in merged.items() if name == t} for t in passed}
 
     def leaf(node: Expr) -> Expr:
@@ -116,6 +116,19 @@ def _merged_rows(
         same = all(tensors[t].shape[: dim + 1] == shape[: dim + 1] for t in passed)
         return dict.fromkeys(((t, dim) for t in passed), inner) if same else {}
     return {}
+
+
+def _divisible_with(statements: Sequence[Statement], seed: tuple[tuple[str, int], int]) -> MergedDims:
+    """Return the dims to divide with one; none where sums run over one of them, whose rows would have two axes."""
+    found = _merged_with(statements, dict((seed,)))
+    reduced = (
+        (read.tensor, n)
+        for statement in statements
+        for read in reads(statement.body)
+        for n, index in enumerate(read.indices)
+        if index in map(as_index, statement.reduce)
+    )
+    return {} if any(dim in found for dim in reduced) else found
 
 
 def _merged_with(statements: Sequence[Statement], dims: MergedDims) -> MergedDims:

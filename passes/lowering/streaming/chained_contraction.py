@@ -8,7 +8,7 @@ of the part before it, those of the sums during the products.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ....ir import Barrier, Guard, Index, Item, Loop, Phase, Reduction, Root, Var, as_index
 from ..k_loop import guard_fetch, split_prologue
@@ -35,9 +35,9 @@ def lower_chained_contraction(
     sums = [i for n, r in enumerate(last.frame.segment.reductions) for i in part_loop(last, n, r)]
     ahead, products = _split_prologues(first.items)
     early, sums = _split_prologues(sums)
-    following = [part_copies(item, part, as_index(part) + 1) for item in ahead]
+    following = [part_copies(item, part, {part: as_index(part) + 1}) for item in ahead]
     turn = [*early, *products, Barrier(), *following, *sums, Barrier()]
-    begin = [part_copies(item, part, Index()) for item in ahead]
+    begin = [part_copies(item, part, {part: Index()}) for item in ahead]
     items: list[Item] = [instance_phase(last, "begin", map(last.initialise, last.frame.segment.reductions))]
     items += [*begin, Loop(part, tuple(turn))]
     for number, output in enumerate(last.frame.segment.outputs):
@@ -59,10 +59,18 @@ def _split_prologues(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
     return early, rest
 
 
-def part_copies(item: Item, part: Var, at: Index) -> Item:
-    """Return the copies of a part, guarded by its existence."""
-    exists = Guard(at, 0, part.extent)
-    return guard_fetch(substitute_phase(item, {part: at}), exists) if isinstance(item, Phase) else item
+def part_copies(item: Item, part: Var, values: Mapping[Var, Index]) -> Item:
+    """Return the copies of a part, guarded by its existence; `values` are its number and place."""
+    exists = Guard(values[part], 0, part.extent)
+    return guard_fetch(substitute_phase(item, values), exists) if isinstance(item, Phase) else item
+
+
+def substitute_parts(items: Iterable[Item], values: Mapping[Var, Index]) -> list[Item]:
+    """Return the items of a part, without phases whose condition no such part satisfies."""
+    if all(index == as_index(var) for var, index in values.items()):
+        return [*items]
+    found = [substitute_phase(item, values) if isinstance(item, Phase) else item for item in items]
+    return [i for i in found if not isinstance(i, Phase) or not any(g.index.is_const for g in i.when)]
 
 
 def part_loop(state: SegmentState, number: int, reduction: Reduction) -> list[Item]:

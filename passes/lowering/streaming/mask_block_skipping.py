@@ -1,12 +1,12 @@
-"""Mask-block skipping: the loop over row blocks ends at the mask bound.
+"""Mask-block skipping: the loop over row blocks takes the parts within mask bounds.
 
-    z[i, j] = s[i, j] if j - i <= offset else -inf;   m = max_j z;   t = sum_j exp(z - m);   y = sum_j exp(z - m) * v[j]
-      ->  a block of rows i0 .. i1 takes the parts that begin at j <= i1 + offset
+    z[i, j] = s[i, j] if -w < j - i <= n else -inf;   m = max_j z;   t = sum_j exp(z - m);   y = sum_j exp(z - m) * v[j]
+      ->  a block of rows i0 .. i1 takes the parts that begin at j <= i1 + n, and end at j > i0 - w
 
 Where scores are -inf, the maximum of a row does not change, and the exponentials are 0, also for fully masked rows
 (`streamed_rows.py`). The other factors of skipped parts are not read: an infinity or NaN in them reaches no result.
 
-The bound is an index of the block number alone, the same for all its threads, and blocks with most work begin first.
+The bounds are indices of the block number alone, the same for all its threads, and blocks with most work begin first.
 `geometry/mask_bounds.py` finds mask bounds.
 """
 
@@ -14,60 +14,70 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import evolve
+from attrs import evolve, frozen
 
 from ....ir import Define, Guard, Index, Item, Phase, Var, as_index, clamp, delinearise
-from ...geometry import TileChain, mask_bound, tile_bounds
+from ...geometry import MaskBound
 from ..k_loop import guard_fetch
 from ..layout import BlockLayout
 from ..segment_state import SegmentState
 
 
-def streamed_loop_end(layout: BlockLayout, last: SegmentState, before: int = 0) -> Var | None:
-    """Return the variable that bounds the loop over parts.
+@frozen
+class TakenParts:
+    """Parts that a block takes: `part` of the part at place `at` is `first + at`.
 
-    The loop begins after the parts that are taken `before` it. None where every block takes all of them.
+    Places count from 0, up to the definition `until` where not every block takes all parts.
     """
-    edge, part = mask_bound(layout.group), layout.part
-    dims = last.frame.schedule.dims
-    place = next((d for d, dim in enumerate(dims) if edge and dim.axes == (edge.row,)), None)
-    if edge is None or part is None or place is None:
-        return None
-    length = layout.part_length
-    end = clamp(edge.end_of_rows(last.frame.starts[place], dims[place].block), before, part.extent * length)
-    parts = (end + (length - 1)) // length - before
-    if parts == as_index(part.extent - before):
-        return None
-    until = Var("parts", part.extent + 1 - before)
-    if edge.slope > 0:
-        _longest_first(layout, place)
-    layout.defines.append(Define(until, parts))
-    return until
+
+    part: Var
+    first: Index = Index()
+    until: Var | None = None
+
+    @property
+    def place(self) -> Var:
+        """The variable of places: `part`, but where blocks leave out the first ones."""
+        return self.part if self.first == Index() else Var("place", self.part.extent)
+
+    def values(self, at: Index) -> dict[Var, Index]:
+        """Return the part at a place, and its place."""
+        return {self.place: at, self.part: self.first + at}
 
 
-def masked_parts(layout: BlockLayout, chain: TileChain, last: SegmentState) -> tuple[Var | None, bool]:
-    """Return the variable that bounds the parts of a chain.
+def taken_parts(
+    layout: BlockLayout, last: SegmentState, bounds: Sequence[MaskBound], least: int = 0, before: int = 0
+) -> TakenParts:
+    """Return the parts within mask bounds, at least so many; the loop comes after the parts that are taken `before` it.
 
-    It is at least 1: products of a loop that may have no iteration are serialised. The second result is true where the
-    last parts come first, as the mask leaves out the first ones.
+    All blocks take at least 1 where products would be serialised in a loop that may have no iteration.
     """
-    part, length, place = layout.part, layout.part_length, chain.rows[1]
-    rows = last.frame.schedule.dims[place].block
-    for edge in tile_bounds(layout.group.segments, chain.column, chain.rows) if part is not None else ():
-        assert part is not None, "a loop over parts"
-        start = last.frame.starts[place]
-        if edge.begins:
-            begin = clamp(edge.begin_of_rows(start, rows), 0, part.extent * length - 1)
-            parts = as_index(part.extent) - begin // length
-        else:
-            parts = (clamp(edge.end_of_rows(start, rows), 1, part.extent * length) + (length - 1)) // length
-        if parts == as_index(part.extent):
+    part, length, dims, ascending = layout.part, layout.part_length, last.frame.schedule.dims, False
+    if part is None:
+        return TakenParts(Var("part", 1))
+    first, end, found = Index(), as_index(part.extent), list[tuple[int, bool]]()
+    for bound in bounds:
+        place = next((d for d, dim in enumerate(dims) if dim.axes == (bound.row,)), None)
+        if place is None or any(begins == bound.begins for _, begins in found):
             continue
-        until = Var("parts", part.extent + 1)
-        _longest_first(layout, place, (edge.slope > 0) == edge.begins)
-        layout.defines.append(Define(until, parts))
-        return until, edge.begins
-    return None, False
+        start, rows = last.frame.starts[place], dims[place].block
+        if bound.begins:
+            first = clamp(bound.begin_of_rows(start, rows), 0, part.extent * length - 1) // length
+        else:
+            end = (clamp(bound.end_of_rows(start, rows), least, part.extent * length) + (length - 1)) // length
+        if (first != Index()) if bound.begins else (end != as_index(part.extent)):
+            found.append((place, bound.begins))
+            ascending = (bound.slope > 0) == bound.begins
+    if not found:
+        return TakenParts(part)
+    _longest_first(layout, found[-1][0], ascending)
+    if first != Index():
+        begin = Var("begin", part.extent)
+        layout.defines.append(Define(begin, first))
+        first = as_index(begin)
+        end = clamp(end - first, least, part.extent)
+    until = Var("parts", part.extent + 1 - before)
+    layout.defines.append(Define(until, end - before))
+    return TakenParts(part, first, until)
 
 
 def guard_copies(items: Sequence[Item], at: Index, until: Var | None) -> list[Item]:

@@ -17,12 +17,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ....ir import Barrier, Index, Item, Loop, as_index
+from ...geometry import mask_bounds
 from ..k_loop import split_prologue
 from ..layout import BlockLayout
 from ..outputs import emit_output
 from ..segment_state import SegmentState
 from .chained_contraction import instance_phase, part_copies, part_loop
-from .mask_block_skipping import guard_copies, streamed_loop_end
+from .mask_block_skipping import guard_copies, taken_parts
 from .streamed_rows import StreamedRows
 
 
@@ -50,11 +51,12 @@ def lower_online_softmax(
     # While reduction threads work on rows, the first copies of the sums' K loop and of the next part's contraction are
     # in flight.
     ahead, product = split_prologue(first.items)
-    until = streamed_loop_end(layout, last)
-    following = guard_copies([part_copies(item, part, as_index(part) + 1) for item in ahead], as_index(part) + 1, until)
+    until = taken_parts(layout, last, [b for b in mask_bounds(layout.group) if not b.begins]).until
+    after = as_index(part) + 1
+    following = guard_copies([part_copies(item, part, {part: after}) for item in ahead], after, until)
     early, sums = split_prologue(sums)
     turn = [*product, Barrier(), *following, *early, *shift.items(), Barrier(), shift.rescale(last), *sums, Barrier()]
-    copied = guard_copies([part_copies(item, part, Index()) for item in ahead], Index(), until)
+    copied = guard_copies([part_copies(item, part, {part: Index()}) for item in ahead], Index(), until)
     items = [*begin, *copied, Loop(part, tuple(turn), until)]
     for state in (rows, last):
         state.shares = {s.var: s for s in state.frame.shares}

@@ -43,9 +43,9 @@ from ....ir import (
 from ...geometry import PRODUCER_REGISTERS, chained_numbers, producer_share
 from ..k_loop import EMPTY, FULL, BulkPipeline, SharedPipeline, guard_fetch
 from ..segment_state import SegmentState
-from ..substitute_phase import substitute_phase
 from .chain_products import ChainProduct
-from .chained_contraction import part_copies
+from .chained_contraction import part_copies, substitute_parts
+from .mask_block_skipping import TakenParts
 from .streamed_rows import StreamedRows
 
 #: The mbarrier of the rows' factor.
@@ -61,18 +61,19 @@ class BulkParts:
 
     rows: BulkPipeline
     pipelines: tuple[BulkPipeline, BulkPipeline]
-    part: Var
+    taken: TakenParts
 
     @property
     def _stages(self) -> int:
         return self.pipelines[0].ring.schedule.stages
 
-    def declare(self, turn: Var, until: Var | None) -> None:
+    def declare(self, turn: Var) -> None:
         """Declare the producer, which counts the parts after the first in `turn`."""
         layout, at = self.rows.ring.state.layout, as_index(turn) + 1
         free = MbarrierWait(EMPTY, at % self._stages, (at // self._stages + 1) % 2)
         rows = BulkFetch(ROWS, Index(), self.rows.nbytes, self.rows.copies(Index(), Index()))
-        loop: list[Item] = [Loop(turn, (free, self._fetch(at)), until)] if self.part.extent > 1 else []
+        several = self.taken.part.extent > 1
+        loop: list[Item] = [Loop(turn, (free, self._fetch(at)), self.taken.until)] if several else []
         held = (prod(d.thread for d in p.ring.state.frame.schedule.dims) for p in self.pipelines)
         target = self.rows.ring.state.target
         own, others = map(int, producer_share(layout.schedule.threads, chained_numbers(*held), target.registers_per_sm))
@@ -88,10 +89,10 @@ class BulkParts:
 
     def _fetch(self, number: Index) -> BulkFetch:
         stage = number % self._stages
-        scores, sums = self.pipelines
+        (scores, sums), values = self.pipelines, self.taken.values(number)
         copies = tuple(
-            evolve(copy, coordinates=tuple(substitute(c, {self.part: number}) for c in copy.coordinates))
-            for copy in (*scores.copies(Index(), stage), *sums.copies(number, stage))
+            evolve(copy, coordinates=tuple(substitute(c, values) for c in copy.coordinates))
+            for copy in (*scores.copies(Index(), stage), *sums.copies(values[self.taken.part], stage))
         )
         return BulkFetch(FULL, stage, sum(pipeline.nbytes for pipeline in self.pipelines), copies)
 
@@ -104,17 +105,16 @@ class BulkParts:
 class OverlappedParts:
     """Parts of two products and the rows between them.
 
-    `part` numbers parts; those after the first are `last` in number, or up to a definition `until`. `zero` initialises
-    the scores of a part, `epilogue` are the items after their products, `weights` the registers that these leave.
+    `taken` are the parts, those after the first `last` in number. `zero` initialises the scores of a part, `epilogue`
+    are the items after their products, `weights` the registers that these leave.
     """
 
     scores: ChainProduct
     sums: ChainProduct
     rows: StreamedRows
     sums_state: SegmentState
-    part: Var
+    taken: TakenParts
     last: Index
-    until: Var | None
     zero: Phase
     epilogue: Sequence[Item]
     weights: str
@@ -122,38 +122,44 @@ class OverlappedParts:
 
     def items(self) -> list[Item]:
         """Return all items."""
-        sums, ring, turn = self.sums.product, self.scores.copies, Var("turn", max(self.part.extent - 1, 1))
+        extent = self.taken.part.extent
+        sums, ring, turn = self.sums.product, self.scores.copies, Var("turn", max(extent - 1, 1))
         in_scores, in_sums, steps = self.scores.product.accumulator, sums.accumulator, range(sums.steps)
         packed = [name for number in steps for name in sums.held_rows(number)]
-        at, distance = as_index(turn), min(max(ring.schedule.stages - 1, 1), self.part.extent)
+        at, distance = as_index(turn), min(max(ring.schedule.stages - 1, 1), extent)
         rows = [*self.epilogue, *self.rows.maxima(), *self.rows.weights()]
         pack = [sums.load_held_rows(number, [sums.results(self.weights)]) for number in steps]
-        begin: list[Item] = [] if self.bulk else [*self.scores.rows_loads, *ring.fetch(Index()).whole, *ring.commit]
+        begin: list[Item] = [] if self.bulk else self._first_copies()
         for number in range(distance):
             begin += self._copies(Index(number))
         if self.bulk is not None:
-            self.bulk.declare(turn, self.until)
+            self.bulk.declare(turn)
             begin = [MbarrierWait(ROWS, Index(), Index())]
         begin += [
             *self._arrival(distance, Index()), self.zero, ProductFence((in_scores,)),
-            *_substitute_part(self.scores.unfinished, self.part, Index()), ProductWait(0, (in_scores,)),
-            *_substitute_part([*rows, *pack], self.part, Index()),
+            *self._of_part(self.scores.unfinished, Index()), ProductWait(0, (in_scores,)),
+            *self._of_part([*rows, *pack], Index()),
         ]  # fmt: skip
         body = [
             *self._arrival(distance - 1, at + 1), ProductFence((in_sums, *packed)),
-            *_substitute_part(self.scores.unfinished, self.part, at + 1),
-            *_substitute_part(self.sums.unfinished, self.part, at),
+            *self._of_part(self.scores.unfinished, at + 1),
+            *self._of_part(self.sums.unfinished, at),
             *self._copies(at + distance),
-            ProductWait(1, (in_scores,)), *_substitute_part(rows, self.part, at + 1),
+            ProductWait(1, (in_scores,)), *self._of_part(rows, at + 1),
             ProductWait(0, (in_sums, *packed), self.rows.part_sums),
             *([MbarrierArrive(EMPTY, at % ring.schedule.stages)] if self.bulk else ()),
             self.rows.rescale(self.sums_state), *pack,
         ]  # fmt: skip
         end = [
             *([] if self.bulk else self._arrival(0, self.last)), ProductFence((in_sums, *packed)),
-            *_substitute_part(self.sums.unfinished, self.part, self.last), ProductWait(0, (in_sums,)),
+            *self._of_part(self.sums.unfinished, self.last), ProductWait(0, (in_sums,)),
         ]  # fmt: skip
-        return [*begin, *([Loop(turn, tuple(body), self.until)] if self.part.extent > 1 else []), *end]
+        return [*begin, *([Loop(turn, tuple(body), self.taken.until)] if extent > 1 else []), *end]
+
+    def _first_copies(self) -> list[Item]:
+        """Return the copies of rows, and those for the scores of the first part, as a group."""
+        first = self._of_part(self.scores.copies.fetch(Index()).whole, Index())
+        return [*self.scores.rows_loads, *first, *self.scores.copies.commit]
 
     def _copies(self, number: Index) -> list[Item]:
         """Return the copies for the sums of a part, and for the scores of the next one, as a group."""
@@ -164,10 +170,11 @@ class OverlappedParts:
 
     def _fetch(self, ring: SharedPipeline, number: Index) -> list[Item]:
         """Return the copies of a part, guarded by its existence."""
-        if number.is_const and number.const >= self.part.extent:
+        part, values = self.taken.part, self.taken.values(number)
+        if number.is_const and number.const >= part.extent:
             return []
-        exists = Guard(self.last - number, 0, self.part.extent)
-        copies = (part_copies(item, self.part, number) for item in ring.fetch(as_index(self.part)).whole)
+        exists = Guard(self.last - number, 0, part.extent)
+        copies = (part_copies(item, part, values) for item in ring.fetch(as_index(self.taken.place)).whole)
         return [guard_fetch(item, exists) for item in copies if isinstance(item, Phase)]
 
     def _arrival(self, pending: int, number: Index) -> list[Item]:
@@ -176,8 +183,6 @@ class OverlappedParts:
             return [self.bulk.wait(number)]
         return [*([Wait(pending)] if self.scores.copies.is_asynchronous else ()), ProxyFence(), Barrier()]
 
-
-def _substitute_part(items: Sequence[Item], part: Var, number: Index) -> list[Item]:
-    """Return the items of a part, without phases whose condition no such part satisfies."""
-    found = [substitute_phase(item, {part: number}) if isinstance(item, Phase) else item for item in items]
-    return [i for i in found if not isinstance(i, Phase) or not any(g.index.is_const for g in i.when)]
+    def _of_part(self, items: Sequence[Item], at: Index) -> list[Item]:
+        """Return the items of the part at a place."""
+        return substitute_parts(items, self.taken.values(at))

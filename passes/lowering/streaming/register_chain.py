@@ -40,6 +40,7 @@ from ....ir import (
 )
 from ...geometry import (
     RegisterChain,
+    mask_bounds,
     maximises_scores,
     reads_shared_matrices,
     register_chain,
@@ -50,8 +51,8 @@ from ..layout import BlockLayout
 from ..outputs import emit_output
 from ..segment_state import SegmentState
 from .chain_products import ChainProduct, bulk_pipelines, chain_product
-from .chained_contraction import instance_phase, part_copies
-from .mask_block_skipping import guard_copies, streamed_loop_end
+from .chained_contraction import instance_phase, part_copies, substitute_parts
+from .mask_block_skipping import TakenParts, guard_copies, taken_parts
 from .overlapped_parts import BulkParts, OverlappedParts
 from .score_masks import ScoreMask, score_masks, split_masks
 from .score_scale import ScaledScores, split_scale
@@ -124,24 +125,26 @@ class _Chain:
         for state in (first, rows, last):
             state.shares = {s.var: s for s in state.frame.shares}
         self._hold_elements()
-        scores = self._product(first, Index())
+        in_place = reads_shared_matrices(first.frame.schedule.reductions[0].mma)
+        taken = taken_parts(self.layout, last, mask_bounds(self.layout.group), before=int(in_place))
+        scores = self._product(first, Index(), taken.place)
         last.staged_elements = dict(first.staged_elements)
-        sums = self._product(last, as_index(self.part))
+        sums = self._product(last, as_index(self.part), taken.place)
         begin: list[Item] = [
             instance_phase(rows, "begin", map(rows.initialise, rows.frame.segment.reductions)),
             instance_phase(last, "begin", map(last.initialise, last.frame.segment.reductions)),
         ]
-        return [*begin, *self._loop(scores, sums), *self._epilogue()]
+        return [*begin, *self._loop(scores, sums, taken), *self._epilogue()]
 
-    def _product(self, state: SegmentState, start: Index) -> ChainProduct:
+    def _product(self, state: SegmentState, start: Index, place: Var) -> ChainProduct:
         """Return a contraction whose K block begins at a number of K blocks."""
         column = state.frame.segment.axes[self.chain.column if state is self.first else self.chain.width]
-        return chain_product(state, 0, start, (self.part, self.part), column)
+        return chain_product(state, 0, start, (self.part, place), column)
 
-    def _loop(self, scores: ChainProduct, sums: ChainProduct) -> list[Item]:
+    def _loop(self, scores: ChainProduct, sums: ChainProduct, taken: TakenParts) -> list[Item]:
         """Return the loop over parts, with the second operands in a ring of stages."""
         if reads_shared_matrices(scores.product.schedule.mma):
-            return self._overlapped_loop(scores, sums)
+            return self._overlapped_loop(scores, sums, taken)
         part, (early, late) = self.part, (scores.copies, sums.copies)
         commit, waits = early.commit, early.is_asynchronous
 
@@ -153,40 +156,39 @@ class _Chain:
             head = [*scores.rows_loads, *copied, *wait(1), *self._scores(scores), *self.statistics.items()]
             return [*head, *wait(0), sums.product.with_held_rows(weights_register(self.chain))]
 
-        until = streamed_loop_end(self.layout, self.last)
+        place, until = taken.place, taken.until
 
         def copies(at: Index) -> list[Item]:
-            every = (*early.fetch(as_index(part)).whole, *late.fetch(as_index(part)).whole)
-            return [*guard_copies([part_copies(item, part, at) for item in every], at, until), *commit]
+            every = (*early.fetch(as_index(place)).whole, *late.fetch(as_index(place)).whole)
+            return [*guard_copies([part_copies(item, part, taken.values(at)) for item in every], at, until), *commit]
 
         rows = self.statistics
         work = [*self._scores(scores), *rows.maxima(), rows.rescale(self.last), *rows.weights()]
         work.append(sums.product.with_held_rows(weights_register(self.chain)))
+        work = substitute_parts(work, taken.values(as_index(place)))
         distance = early.schedule.stages - 1
         begin = [*scores.rows_loads, *(item for n in range(distance) for item in copies(Index(n)))]
-        loop = Loop(part, (*wait(distance - 1), *copies(as_index(part) + distance), *work), until)
+        loop = Loop(place, (*wait(distance - 1), *copies(as_index(place) + distance), *work), until)
         if until is None:
             return [*begin, loop]
         # A block without parts has copied its rows all the same.
         return [*begin, loop, *([Wait(0)] if waits else [])]
 
-    def _overlapped_loop(self, scores: ChainProduct, sums: ChainProduct) -> list[Item]:
+    def _overlapped_loop(self, scores: ChainProduct, sums: ChainProduct, taken: TakenParts) -> list[Item]:
         """Return the parts of products of warpgroups."""
-        (reduction,), part, until = self.first.frame.segment.reductions, self.part, None
-        if part.extent > 1:
-            until = streamed_loop_end(self.layout, self.last, 1)
+        (reduction,), until = self.first.frame.segment.reductions, taken.until
         zero = instance_phase(self.first, "zero", [self.first.initialise(reduction)])
-        last, weights = as_index(until) if until is not None else Index(part.extent - 1), weights_register(self.chain)
+        last = as_index(until) if until is not None else Index(self.part.extent - 1)
         parts = OverlappedParts(
-            scores, sums, self.statistics, self.last, part, last, until, zero, self._score_epilogue(), weights,
-            self._bulk_parts(scores, sums),
+            scores, sums, self.statistics, self.last, taken, last, zero, self._score_epilogue(),
+            weights_register(self.chain), self._bulk_parts(scores, sums, taken),
         )  # fmt: skip
         return parts.items()
 
-    def _bulk_parts(self, scores: ChainProduct, sums: ChainProduct) -> BulkParts | None:
+    def _bulk_parts(self, scores: ChainProduct, sums: ChainProduct, taken: TakenParts) -> BulkParts | None:
         """Return the bulk copies of all factors, None where threads copy."""
         pipelines = bulk_pipelines((scores.rows, scores.copies, sums.copies))
-        return None if pipelines is None else BulkParts(pipelines[0], (pipelines[1], pipelines[2]), self.part)
+        return None if pipelines is None else BulkParts(pipelines[0], (pipelines[1], pipelines[2]), taken)
 
     def _scores(self, scores: ChainProduct) -> list[Item]:
         """Return the products of a part, and their epilogue into registers."""

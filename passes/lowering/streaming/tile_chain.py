@@ -40,7 +40,7 @@ from ....ir import (
     reads,
     substitute_node,
 )
-from ...geometry import TileChain, mma_operands, tile_chain
+from ...geometry import TileChain, mma_operands, tile_bounds, tile_chain
 from ..index_values import value_of
 from ..k_loop import SharedPipeline
 from ..layout import BlockLayout, Tile
@@ -48,7 +48,7 @@ from ..outputs import emit_output
 from ..segment_state import SegmentState
 from .chain_products import ChainProduct, bulk_pipelines, chain_product
 from .chained_contraction import instance_phase
-from .mask_block_skipping import masked_parts
+from .mask_block_skipping import taken_parts
 from .score_masks import score_masks
 from .tile_numbers import column_numbers, row_numbers
 from .tile_parts import TileParts
@@ -116,10 +116,10 @@ class _TileChain:
         columns, self.numbers = column_numbers(first, self.chain, self.turn, self.stages) if bulk else ([], {})
         rows, held = row_numbers(first, self.chain)
         self.numbers |= held
-        until, backwards = masked_parts(self.layout, self.chain, last)
+        bounds = tile_bounds(self.layout.group.segments, self.chain.column, self.chain.rows)
+        taken = taken_parts(self.layout, last, bounds, least=1)
         parts = TileParts(
-            first, last, self.part, self.turn, products, sums, self.rows, self.rings, bulk, columns, self._values(),
-            until, backwards,
+            first, last, taken, self.turn, products, sums, self.rows, self.rings, bulk, columns, self._values(),
         )  # fmt: skip
         found = [*begin, *rows, *parts.items()]
         for number, output in enumerate(last.frame.segment.outputs):

@@ -7,7 +7,7 @@ one in turn, so that the tensor cores serve one while the others compute values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import prod
 
 from attrs import define, evolve
@@ -25,7 +25,6 @@ from ....ir import (
     MbarrierArrive,
     MbarrierInit,
     MbarrierWait,
-    Phase,
     Producer,
     ProductCommit,
     ProductFence,
@@ -46,6 +45,8 @@ from ..k_loop import EMPTY, FULL, BulkPipeline, Multiplication, SharedPipeline, 
 from ..segment_state import SegmentState
 from ..substitute_phase import substitute_phase
 from .chain_products import ChainProduct
+from .chained_contraction import substitute_parts
+from .mask_block_skipping import TakenParts
 from .overlapped_parts import ROWS
 from .tile_numbers import ColumnNumbers
 
@@ -54,15 +55,14 @@ from .tile_numbers import ColumnNumbers
 class TileParts:
     """The loop over the parts of a chain.
 
-    `turn` numbers the parts in the order of computation, up to `until` where there is such a definition, the last one
-    first if it runs `backwards`. `rows` are the pipelines of factors that all parts read, `rings` those of a part's,
-    `bulk` their bulk copies, None where threads copy, `columns` the copies of numbers of columns. `values` are the
-    items of each value, with the number of products that they follow.
+    `turn` numbers the parts that are `taken`. `rows` are the pipelines of factors that all parts read, `rings` those of
+    a part's, `bulk` their bulk copies, None where threads copy, `columns` the copies of numbers of columns. `values`
+    are the items of each value, with the number of products that they follow.
     """
 
     first: SegmentState
     last: SegmentState
-    part: Var
+    taken: TakenParts
     turn: Var
     products: Sequence[ChainProduct]
     sums: Sequence[ChainProduct]
@@ -71,8 +71,6 @@ class TileParts:
     bulk: tuple[list[BulkPipeline], list[BulkPipeline]] | None
     columns: Sequence[ColumnNumbers]
     values: Sequence[tuple[int, list[Item]]]
-    until: Var | None
-    backwards: bool
 
     @property
     def stages(self) -> int:
@@ -87,15 +85,15 @@ class TileParts:
 
     def number(self, turn: Index) -> Index:
         """Return the part that a turn computes."""
-        return as_index(self.part.extent - 1) - turn if self.backwards else turn
+        return self.taken.first + turn
 
     def items(self) -> list[Item]:
         """Return the copies ahead, the loop, and the wait for the sums."""
-        turn, until = self.turn, self.until
-        ahead = min(max(self.stages - 1, 1), self.part.extent)
+        turn, until = self.turn, self.taken.until
+        ahead = min(max(self.stages - 1, 1), self.taken.part.extent)
         begin: list[Item] = []
         if self.bulk is not None:
-            self._declare(until)
+            self._declare()
             begin.append(MbarrierWait(ROWS, Index(), Index()))
         else:
             begin += [item for ring in self.rows for item in ring.fetch(Index()).whole]
@@ -123,7 +121,7 @@ class TileParts:
                 found += self._refill(turn, ahead) if done == 0 else []
                 done = count
             found += phases
-        return _substitute_parts([*found, *self._issue_sums()], self.part, number, self.turn, turn)
+        return substitute_parts([*found, *self._issue_sums()], {self.taken.part: number, self.turn: turn})
 
     def _issue_sums(self) -> list[Item]:
         """Return the items that pack the rows of all sums and issue their products.
@@ -148,7 +146,7 @@ class TileParts:
 
     def _refill(self, turn: Index, ahead: int) -> list[Item]:
         """Return the release of the part before, whose sums have ended, or the copies that take its place."""
-        stages, extent = self.stages, self.part.extent
+        stages, extent = self.stages, self.taken.part.extent
         if extent == 1:
             return []
         if self.bulk is None:
@@ -158,16 +156,16 @@ class TileParts:
     def _copies(self, turn: Index) -> list[Item]:
         """Return the copies of all threads for a part, where it exists, as a group."""
         found = list[Item]()
-        exists = Guard(turn, 0, self.part.extent)
-        if self.until is not None:
-            exists = Guard(as_index(self.until) - turn - 1, 0, self.until.extent)
+        exists = Guard(turn, 0, self.taken.part.extent)
+        if self.taken.until is not None:
+            exists = Guard(as_index(self.taken.until) - turn - 1, 0, self.taken.until.extent)
         for ring in self.rings:
             for item in ring.fetch(turn).whole:
-                moved = substitute_phase(item, {self.part: self.number(turn)})
+                moved = substitute_phase(item, {self.taken.part: self.number(turn)})
                 found.append(guard_fetch(moved, exists))
         return [*found, *self.rings[0].commit]
 
-    def _declare(self, until: Var | None) -> None:
+    def _declare(self) -> None:
         """Declare the producer, which copies the rows and all parts."""
         assert self.bulk is not None
         layout, (rows, rings), stages, turn = self.first.layout, self.bulk, self.stages, self.turn
@@ -175,15 +173,15 @@ class TileParts:
         fetch: list[Item] = [BulkFetch(ROWS, Index(), sum(p.nbytes for p in rows), copied)]
         at = as_index(turn) if turn.extent > 1 else Index()
         copies = tuple(
-            evolve(copy, coordinates=tuple(substitute(c, {self.part: self.number(at)}) for c in copy.coordinates))
+            evolve(copy, coordinates=tuple(substitute(c, {self.taken.part: self.number(at)}) for c in copy.coordinates))
             for p in rings
             for copy in p.copies(self.number(at) if p.ring.state is self.last else Index(), at % stages)
         )
-        copies += tuple(c.copy(at % stages, {self.part: self.number(at)}) for c in self.columns)
+        copies += tuple(c.copy(at % stages, {self.taken.part: self.number(at)}) for c in self.columns)
         nbytes = sum(p.nbytes for p in rings) + sum(c.map.nbytes for c in self.columns)
         part = BulkFetch(FULL, at % stages, nbytes, copies)
         free = MbarrierWait(EMPTY, at % stages, (at // stages + 1) % 2)
-        fetch += [Loop(turn, (free, part), until)] if turn.extent > 1 else [part]
+        fetch += [Loop(turn, (free, part), self.taken.until)] if turn.extent > 1 else [part]
         held = chained_numbers(*(
             prod(d.thread for d in s.frame.schedule.dims) * len(s.frame.segment.reductions)
             for s in (self.first, self.last)
@@ -200,10 +198,3 @@ def _register(product: Multiplication) -> str:
     """Return the register that holds the rows of a sum."""
     (held,) = {n for n in post_order([product.a]) if isinstance(n, RegisterRead)}
     return held.name
-
-
-def _substitute_parts(items: Iterable[Item], part: Var, number: Index, turn: Var, at: Index) -> list[Item]:
-    """Return the items of a part, without phases whose condition no such part satisfies."""
-    values = {part: number} | ({} if at == as_index(turn) else {turn: at})
-    found = [substitute_phase(item, values) if isinstance(item, Phase) else item for item in items]
-    return [i for i in found if not isinstance(i, Phase) or not any(g.index.is_const for g in i.when)]
