@@ -2,6 +2,10 @@
 
     z[i, j] = s[i, j] if j - i <= offset else -inf   ->   row i ends before i + offset + 1
 
+A bound may add an integer that only the device knows, such as the position of a token in a cache:
+
+    z[i, j] = s[i, j] if j <= i + p[] else -inf   ->   row i ends before i + p[] + 1
+
 Only a condition that selects -inf gives a bound: the scores that it masks take no part, even if they are NaN. An added
 0 or -inf would propagate NaN.
 """
@@ -15,6 +19,7 @@ from math import inf
 from attrs import evolve, frozen
 
 from ...ir import (
+    ZERO,
     Call,
     Cast,
     Const,
@@ -22,6 +27,8 @@ from ...ir import (
     FusedGroup,
     Guard,
     Index,
+    IndexValue,
+    Indirect,
     InRange,
     Output,
     Read,
@@ -32,13 +39,22 @@ from ...ir import (
 )
 from .row_sharing import split_divisor
 
+#: Comparisons of two numbers: the sign of the second one less the first one, and the least value of that.
+COMPARISONS = {"le": (1, 0), "lt": (1, 1), "ge": (-1, 0), "gt": (-1, 1)}
+#: Limits of an integer of a tensor, and of a difference: ends of ranges that limit nothing.
+MAX_INTEGER, MAX_DIFFERENCE = 1 << 30, 1 << 62
+
+#: The row of a bound that all rows have.
+ONE_ROW = Var("row", 1)
+
 
 @frozen
 class MaskBound:
     """Mask bound of a chained contraction's rows.
 
     In the row that `row`, an axis of the last segment, numbers, all elements other than -inf lie before `(slope * row +
-    const) // step + 1`, or from `-(-(slope * row + const) // step)` on where it `begins` rows.
+    const + data) // step + 1`, or from `-(-(slope * row + const) // step)` on where it `begins` rows. `data` is a sum
+    of integers of tensors. Where all rows have one bound, the slope is 0 and `row` is `ONE_ROW`.
     """
 
     row: Var
@@ -46,11 +62,12 @@ class MaskBound:
     const: int
     step: int
     begins: bool = False
+    data: Index = ZERO
 
     def end_of_rows(self, first: Index, rows: int) -> Index:
         """Return the end of `rows` rows that begin at row `first`."""
         last = first + (rows - 1) if self.slope > 0 else first
-        return (last * self.slope + self.const) // self.step + 1
+        return (last * self.slope + self.const + self.data) // self.step + 1
 
     def begin_of_rows(self, first: Index, rows: int) -> Index:
         """Return the begin of `rows` rows that begin at row `first`."""
@@ -99,7 +116,7 @@ def _vanishing_conditions(body: Expr) -> Iterator[Guard]:
 def _begin_of_guard(guard: Guard, key: Var) -> MaskBound | None:
     """Return the begin of rows that a condition on a row and a key gives."""
     end = _bound_of_guard(guard, key)
-    if end is None:
+    if end is None or end.data != ZERO:
         return None
     const = guard.low - guard.index.const if guard.index.coefficient(key) > 0 else guard.index.const - guard.high + 1
     return evolve(end, const=const, begins=True)
@@ -120,6 +137,8 @@ def _find_bound(segments: tuple[Segment, ...]) -> MaskBound | None:
     (weight,) = {r for body in last.expressions for r in reads(body) if r.tensor == wide[0].tensor}
     weight_at = _read_indices(wide[0], weight)
     for edge in (_bound_of_guard(guard, key) for guard in _masks(masked.body) if key is not None):
+        if edge is not None and edge.row == ONE_ROW:
+            return edge
         rows_axis = _axis(at.get(edge.row)) if edge is not None else None
         row = _axis(weight_at.get(rows_axis)) if rows_axis is not None else None
         if edge is not None and row is not None:
@@ -150,19 +169,54 @@ def _masks(body: Expr) -> Iterator[Guard]:
         condition, body, other = body.args
         if not isinstance(other, Const) or other.value != -inf:
             return
-        if isinstance(condition, InRange):
-            yield from condition.guards
+        yield from _conditions(condition)
+
+
+def _conditions(condition: Expr) -> Iterator[Guard]:
+    """Yield the conditions on indices, and on integers of tensors, that a condition implies."""
+    if isinstance(condition, InRange):
+        yield from condition.guards
+    elif isinstance(condition, Call) and condition.fn == "and":
+        for part in condition.args:
+            yield from _conditions(part)
+    elif isinstance(condition, Call) and condition.fn in COMPARISONS:
+        sign, least = COMPARISONS[condition.fn]
+        first, second = map(_integer, condition.args)
+        if first is not None and second is not None:
+            yield Guard((second - first) * sign, least, MAX_DIFFERENCE)
+
+
+def _integer(value: Expr) -> Index | None:
+    """Return an integer as an index of axes and of single elements of tensors."""
+    if isinstance(value, IndexValue):
+        return value.index
+    if isinstance(value, Const) and isinstance(value.value, int):
+        return Index(value.value)
+    if isinstance(value, Read) and not value.guards and all(index.is_const for index in value.indices):
+        return Index(0, ((Indirect(value.tensor, value.indices, MAX_INTEGER), 1),))
+    if isinstance(value, Call) and value.fn in ("add", "sub"):
+        first, second = map(_integer, value.args)
+        if first is not None and second is not None:
+            return first + second if value.fn == "add" else first - second
+    return None
 
 
 def _bound_of_guard(guard: Guard, key: Var) -> MaskBound | None:
-    """Return the mask bound that a condition on a row and a key gives."""
+    """Return the mask bound that a condition on a row and a key gives.
+
+    Integers of tensors are read as places, a negative one as a great one, so that a bound only adds them: it may be too
+    far, never too near.
+    """
     terms = dict(guard.index.terms)
     step = terms.pop(key, 0)
-    if not step or len(terms) != 1:
+    sign = -1 if step > 0 else 1
+    read = [(primary, factor * sign) for primary, factor in terms.items() if isinstance(primary, Indirect)]
+    rows = [(primary, factor * sign) for primary, factor in terms.items() if isinstance(primary, Var)]
+    unlimited = guard.high >= MAX_DIFFERENCE if step > 0 else guard.low <= -MAX_DIFFERENCE
+    if not step or unlimited or len(rows) > 1 or len(read) + len(rows) < len(terms) or any(f < 0 for _, f in read):
         return None
-    ((row, factor),) = terms.items()
-    if not isinstance(row, Var):
+    if not rows and not read:
         return None
-    if step > 0:
-        return MaskBound(row, -factor, guard.high - 1 - guard.index.const, step)
-    return MaskBound(row, factor, guard.index.const - guard.low, -step)
+    row, slope = rows[0] if rows else (ONE_ROW, 0)
+    const = guard.high - 1 - guard.index.const if step > 0 else guard.index.const - guard.low
+    return MaskBound(row, slope, const, abs(step), data=Index(0, tuple(read)))

@@ -49,7 +49,7 @@ def mask_savings(group: FusedGroup, geometry: Sequence[Geometry], grid: Count, t
     """
     edge, last = _mask_of(group, geometry), geometry[-1]
     place = next((d for d, dim in enumerate(last.structure.dims) if edge and dim == (edge.row,)), None)
-    if place is None or edge is None:
+    if place is None or edge is None or edge.data.terms:  # only the device knows the bound
         return None
     parts, length = (
         (last.trips[0], last.block_k[0]) if len(geometry) == 2 else (geometry[1].trips[0], geometry[1].block_k[0])

@@ -6,7 +6,8 @@
 Where scores are -inf, the maximum of a row does not change, and the exponentials are 0, also for fully masked rows
 (`streamed_rows.py`). The other factors of skipped parts are not read: an infinity or NaN in them reaches no result.
 
-The bound is an index of the block number alone, the same for all its threads, and blocks with most work begin first.
+The bound is an index of the block number, and of integers in memory, the same for all threads of a block. Blocks with
+most work begin first.
 `geometry/mask_bounds.py` finds mask bounds.
 """
 
@@ -16,8 +17,9 @@ from collections.abc import Sequence
 
 from attrs import evolve
 
-from ....ir import Define, Guard, Index, Item, Phase, Var, as_index, clamp, delinearise
+from ....ir import ZERO, Define, Guard, Index, Item, Phase, Var, as_index, clamp, delinearise
 from ...geometry import TileChain, mask_bound, tile_bounds
+from ..index_values import resolve
 from ..k_loop import guard_fetch
 from ..layout import BlockLayout
 from ..segment_state import SegmentState
@@ -31,15 +33,17 @@ def streamed_loop_end(layout: BlockLayout, last: SegmentState, before: int = 0) 
     edge, part = mask_bound(layout.group), layout.part
     dims = last.frame.schedule.dims
     place = next((d for d, dim in enumerate(dims) if edge and dim.axes == (edge.row,)), None)
-    if edge is None or part is None or place is None:
+    if edge is None or part is None or (place is None and edge.slope):
         return None
     length = layout.part_length
-    end = clamp(edge.end_of_rows(last.frame.starts[place], dims[place].block), before, part.extent * length)
+    rows = (last.frame.starts[place], dims[place].block) if place is not None else (ZERO, 1)
+    context = last.context(last.bind((), (), ()), {})
+    end = clamp(resolve(edge.end_of_rows(*rows), context), before, part.extent * length)
     parts = (end + (length - 1)) // length - before
     if parts == as_index(part.extent - before):
         return None
     until = Var("parts", part.extent + 1 - before)
-    if edge.slope > 0:
+    if edge.slope > 0 and place is not None:
         _longest_first(layout, place)
     layout.defines.append(Define(until, parts))
     return until
@@ -60,7 +64,8 @@ def masked_parts(layout: BlockLayout, chain: TileChain, last: SegmentState) -> t
             begin = clamp(edge.begin_of_rows(start, rows), 0, part.extent * length - 1)
             parts = as_index(part.extent) - begin // length
         else:
-            parts = (clamp(edge.end_of_rows(start, rows), 1, part.extent * length) + (length - 1)) // length
+            end = resolve(edge.end_of_rows(start, rows), last.context(last.bind((), (), ()), {}))
+            parts = (clamp(end, 1, part.extent * length) + (length - 1)) // length
         if parts == as_index(part.extent):
             continue
         until = Var("parts", part.extent + 1)
