@@ -67,7 +67,8 @@ REWRITES = (
         "need; each reader of a widened value computes its own", "packing/packed_units.py"),
     program_rewrite("share-sums", eliminate_common_reductions, "sums that several nodes compute are computed once",
         "fusion/sums/reduction_cse.py"),
-    program_rewrite("compute-again", rematerialise, "light values between long sums are computed again after these",
+    program_rewrite("compute-again", rematerialise, "light values between long sums, and values far larger than "
+        "their operands, are computed by each reader",
         "fusion/sums/rematerialisation.py"),
     program_rewrite("sum-rows-first", sum_rows_first, "totals over values of rows are summed row by row first",
         "fusion/sums/hierarchical_reduction.py"),

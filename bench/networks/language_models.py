@@ -83,13 +83,13 @@ class CachedDecoder(nn.Module):
             if isinstance(getattr(layer, "cumulative_length", None), Tensor):
                 layer.cumulative_length.fill_(position)
 
-    def bytes_per_token(self, bits: int | None = None) -> int:
-        """Return the bytes of the cache and of matrices, without the embedding.
+    def bytes_per_token(self, bits: int | None = None, filled: float = 1.0) -> int:
+        """Return the bytes of a token's matrices, and of a `filled` cache.
 
-        With `bits` the matrices have numbers of so many bits.
+        `filled` is the share that has elements. With `bits` the matrices have numbers of so many bits.
         """
         tables = {id(m.weight) for m in self.model.modules() if isinstance(m, nn.Embedding)}
         matrices = [w for w in self.model.parameters() if w.dim() > 1 and id(w) not in tables]
         cached = [each for layer in self.cache.layers for each in (layer.keys, layer.values)]
         stored: int = sum(w.numel() * (bits or 8 * w.element_size()) // 8 for w in matrices)
-        return stored + sum(int(each.nbytes) for each in cached)
+        return stored + int(filled * sum(int(each.nbytes) for each in cached))

@@ -5,9 +5,8 @@
 
 Weights are random, the cache is static, and tokens stay on the device. On a GPU the time is that of a captured CUDA
 graph's replay, for `inductor` as in its mode reduce-overhead, or of calls that follow one another, if these take less.
-`share` is that of a copy's bandwidth, for the bytes of weights and cache that a token reads. `equal` is the share of
-the first system's tokens that a system finds, too; as scores of random weights may be almost equal, `gap` is the
-greatest distance of a first token from the best one, in deviations of eager scores. `--profile` prints kernels.
+`share` is that of a copy's bandwidth, for the bytes of weights and filled cache, `equal` that of the first system's
+tokens; `--errors` prints errors of scores against f32, as random weights give near ties. `--profile` prints kernels.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -37,8 +36,8 @@ Step = Callable[[torch.Tensor], torch.Tensor]
 gpu: Any = torch.cuda
 
 
-def step_of(decoder: CachedDecoder, system: str, budget: float | None, weights: str | None) -> Step:
-    """Return a decoder's step as a system runs it."""
+def step_of(decoder: Step, system: str, budget: float | None, weights: str | None) -> Step:
+    """Return a step of a decoder as a system runs it."""
     options: dict[str, Any] = {"budget": budget} if budget else {}
     options |= {"freeze": True, "weights": weights} if weights else {}
     if system == "eager":
@@ -57,15 +56,13 @@ def greedy(decoder: CachedDecoder, step: Step, prompt: torch.Tensor) -> torch.Te
     return torch.cat(found, 1)
 
 
-def score_gap(decoder: CachedDecoder, prompts: Sequence[torch.Tensor], found: torch.Tensor) -> float:
-    """Return the greatest distance of a first token from the best one."""
-    gaps = []
-    for prompt, tokens in zip(prompts, found.chunk(len(prompts)), strict=True):
-        decoder.move_to(0)
-        scores = decoder.scores(prompt).float()
-        chosen = scores.gather(1, tokens[:, :1])[:, 0]
-        gaps.append(((scores.amax(1) - chosen) / scores.std(1)).amax())
-    return max(gap.item() for gap in gaps)
+def score_error(decoder: CachedDecoder, config: Any, scores: Step, prompt: torch.Tensor) -> float:
+    """Return the greatest error of scores against f32, in deviations."""
+    exact = CachedDecoder(config, len(prompt), decoder.length, str(prompt.device), torch.float32)
+    exact.model.load_state_dict(decoder.model.state_dict())
+    wanted = exact.scores(prompt)
+    decoder.move_to(0)
+    return ((scores(prompt).float() - wanted).square().mean(1).sqrt() / wanted.std(1)).amax().item()
 
 
 def milliseconds(decoder: CachedDecoder, call: Callable[[], Any], position: int, count: int) -> float:
@@ -152,14 +149,16 @@ def measure(options: argparse.Namespace, batch: int, compiling_ended: Callable[[
             yield row | {"task": "compiling", "failure": str(error)[:300]}
             continue
         row["compiling"] = perf_counter() - begin
-        equal = (found[system] == found[next(iter(found))]).float().mean().item()
-        rows[system] = row | {"equal": equal, "gap": score_gap(decoder, prompts, found[system])}
+        rows[system] = row | {"equal": (found[system] == found[next(iter(found))]).float().mean().item()}
+        if options.errors:
+            scores = step_of(decoder.scores, system, options.budget, options.weights)
+            rows[system]["error"] = score_error(decoder, config, scores, prompts[0])
     held = compiling_ended()
     bandwidth, filled = copy_bandwidth(options.device), int(options.length * FILLED_SHARE)
     for system, row in rows.items():
         token = partial(steps[system], tokens[:, :1].contiguous())
         ms = milliseconds(decoder, token, filled, TIMED_TOKENS)
-        moved = decoder.bytes_per_token(WEIGHT_BITS[options.weights] if system == "cuts" else None)
+        moved = decoder.bytes_per_token(WEIGHT_BITS[options.weights] if system == "cuts" else None, FILLED_SHARE)
         yield row | {"task": "token", "ms": ms, "tokens_per_s": batch / ms * 1e3, "share": moved / bandwidth / ms * 1e3}
         for prompt in prompts:
             ms = milliseconds(decoder, partial(steps[system], prompt), 0, 1)
@@ -178,7 +177,8 @@ def line(row: Row) -> str:
         return f"{label} failed: {row['failure']}"
     share = f"  share {row['share']:.3f}" if "share" in row else ""
     facts = f"{row['ms']:9.3f} ms {row['tokens_per_s']:11.0f} tokens/s{share}"
-    return f"{label}{facts}  equal {row['equal']:.2f}  gap {row['gap']:.3f}  compiled in {row['compiling']:.1f} s"
+    error = f"  error {row['error']:.4f}" if "error" in row else ""
+    return f"{label}{facts}  equal {row['equal']:.2f}{error}  compiled in {row['compiling']:.1f} s"
 
 
 def arguments() -> argparse.Namespace:
@@ -193,6 +193,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="of tuning, for each graph")
     parser.add_argument("--weights", choices=tuple(filter(None, WEIGHT_BITS)), help="format of the weights of `cuts`")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--errors", action="store_true", help="of scores, against a run in f32")
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
     longest = max(int(options.length * FILLED_SHARE) + TIMED_TOKENS, max(options.prompts) + COMPARED_TOKENS)

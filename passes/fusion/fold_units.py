@@ -13,6 +13,8 @@ A constant condition that holds everywhere chooses: frameworks give attention a 
 
     select(%mask[i, j], %z[i, j], -inf), %mask = [true, true, ...]   ->   %z[i, j]
 
+Constant integers that step evenly, such as positions, are values of indices.
+
 Unused units are dropped: a node stays whole if one of its results is read, and its other results may be many units,
 whose operands would have to be written to memory.
 """
@@ -31,7 +33,7 @@ from attrs import evolve
 from ...ir import Array, Call, Expr, Program, Read, as_dtype, distinct
 from ...ops import evaluate
 from ..packing import PackedConstants
-from ..statements import Programs, Unit
+from ..statements import Programs, Unit, replace_stepping_tables
 from .cut_units import copy_source
 
 #: Most elements that a folded unit may leave in memory, and most steps that it may take.
@@ -56,7 +58,9 @@ def fold_units(programs: Programs) -> Programs:
         else:
             kept.append(unit)
     constants = known.constants
-    true = {t for t, a in constants.items() if a.dtype == np.bool_ and not writers[t] and a.all()} - {*programs.slices}
+    lasting = {t: a for t, a in constants.items() if not writers[t] and t not in programs.slices}
+    true = {t for t, a in lasting.items() if a.dtype == np.bool_ and a.all()}
+    kept = replace_stepping_tables(kept, lasting)
     kept = [_choose_where(unit, true) if unit.repeat is None and true & {*unit.reads} else unit for unit in kept]
     if all(map(is_, kept, programs.units)) and len(kept) == len(programs.units):
         return programs

@@ -19,7 +19,7 @@ from .footprint import (
     segments_of,
     span,
 )
-from .mask_bounds import MaskBound, mask_bounds, tile_bounds
+from .mask_bounds import ONE_ROW, MaskBound, mask_bounds, tile_bounds
 from .matrix_instructions import (
     FRAGMENT_SETS,
     has_alternating_sets,

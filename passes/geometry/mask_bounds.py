@@ -3,6 +3,10 @@
     z[i, j] = s[i, j] if -window < j - i <= offset else -inf
       ->   row i begins at i - window + 1, and ends before i + offset + 1
 
+A bound may add an integer that only the device knows, such as the position of a token in a cache:
+
+    z[i, j] = s[i, j] if j <= i + p[] else -inf   ->   row i ends before i + p[] + 1
+
 Only a condition that selects -inf gives a bound: the scores that it masks take no part, even if they are NaN. An added
 0 or -inf would propagate NaN.
 """
@@ -16,6 +20,7 @@ from math import inf
 from attrs import evolve, frozen
 
 from ...ir import (
+    ZERO,
     Call,
     Cast,
     Const,
@@ -23,6 +28,8 @@ from ...ir import (
     FusedGroup,
     Guard,
     Index,
+    IndexValue,
+    Indirect,
     InRange,
     Output,
     Read,
@@ -33,13 +40,22 @@ from ...ir import (
 )
 from .row_sharing import split_divisor
 
+#: Comparisons of two numbers: the sign of the second one less the first one, and the least value of that.
+COMPARISONS = {"le": (1, 0), "lt": (1, 1), "ge": (-1, 0), "gt": (-1, 1)}
+#: Limits of an integer of a tensor, and of a difference: ends of ranges that limit nothing.
+MAX_INTEGER, MAX_DIFFERENCE = 1 << 30, 1 << 62
+
+#: The row of a bound that all rows have.
+ONE_ROW = Var("row", 1)
+
 
 @frozen
 class MaskBound:
     """Mask bound of a chained contraction's rows.
 
     In the row that `row`, an axis of the last segment, numbers, all elements other than -inf lie before `(slope * row +
-    const) // step + 1`, or from `-(-(slope * row + const) // step)` on where it `begins` rows.
+    const + data) // step + 1`, or from `-(-(slope * row + const) // step)` on where it `begins` rows. `data` is a sum
+    of integers of tensors. Where all rows have one bound, the slope is 0 and `row` is `ONE_ROW`.
     """
 
     row: Var
@@ -47,11 +63,12 @@ class MaskBound:
     const: int
     step: int
     begins: bool = False
+    data: Index = ZERO
 
     def end_of_rows(self, first: Index, rows: int) -> Index:
         """Return the end of `rows` rows that begin at row `first`."""
         last = first + (rows - 1) if self.slope > 0 else first
-        return (last * self.slope + self.const) // self.step + 1
+        return (last * self.slope + self.const + self.data) // self.step + 1
 
     def begin_of_rows(self, first: Index, rows: int) -> Index:
         """Return the begin of `rows` rows that begin at row `first`."""
@@ -105,7 +122,7 @@ def _bounds_of_guards(guards: Iterable[Guard], key: Var) -> list[MaskBound]:
 def _begin_of_guard(guard: Guard, key: Var) -> MaskBound | None:
     """Return the begin of rows that a condition on a row and a key gives."""
     end = _bound_of_guard(guard, key)
-    if end is None:
+    if end is None or end.data != ZERO:
         return None
     const = guard.low - guard.index.const if guard.index.coefficient(key) > 0 else guard.index.const - guard.high + 1
     return evolve(end, const=const, begins=True)
@@ -127,6 +144,9 @@ def _chain_bounds(segments: tuple[Segment, ...]) -> tuple[MaskBound, ...]:
     weight_at = _read_indices(wide[0], weight)
     found = []
     for edge in _bounds_of_guards(_masks(masked.body), key) if key is not None else ():
+        if edge.row == ONE_ROW:
+            found.append(edge)
+            continue
         rows_axis = _axis(at.get(edge.row))
         row = _axis(weight_at.get(rows_axis)) if rows_axis is not None else None
         found += [evolve(edge, row=row)] if row is not None else []
@@ -156,19 +176,54 @@ def _masks(body: Expr) -> Iterator[Guard]:
         condition, body, other = body.args
         if not isinstance(other, Const) or other.value != -inf:
             return
-        if isinstance(condition, InRange):
-            yield from condition.guards
+        yield from _conditions(condition)
+
+
+def _conditions(condition: Expr) -> Iterator[Guard]:
+    """Yield the conditions on indices, and on integers of tensors, that a condition implies."""
+    if isinstance(condition, InRange):
+        yield from condition.guards
+    elif isinstance(condition, Call) and condition.fn == "and":
+        for part in condition.args:
+            yield from _conditions(part)
+    elif isinstance(condition, Call) and condition.fn in COMPARISONS:
+        sign, least = COMPARISONS[condition.fn]
+        first, second = map(_integer, condition.args)
+        if first is not None and second is not None:
+            yield Guard((second - first) * sign, least, MAX_DIFFERENCE)
+
+
+def _integer(value: Expr) -> Index | None:
+    """Return an integer as an index of axes and of single elements of tensors."""
+    if isinstance(value, IndexValue):
+        return value.index
+    if isinstance(value, Const) and isinstance(value.value, int):
+        return Index(value.value)
+    if isinstance(value, Read) and not value.guards and all(index.is_const for index in value.indices):
+        return Index(0, ((Indirect(value.tensor, value.indices, MAX_INTEGER), 1),))
+    if isinstance(value, Call) and value.fn in ("add", "sub"):
+        first, second = map(_integer, value.args)
+        if first is not None and second is not None:
+            return first + second if value.fn == "add" else first - second
+    return None
 
 
 def _bound_of_guard(guard: Guard, key: Var) -> MaskBound | None:
-    """Return the mask bound that a condition on a row and a key gives."""
+    """Return the mask bound that a condition on a row and a key gives.
+
+    Integers of tensors are read as places, a negative one as a great one, so that a bound only adds them: it may be too
+    far, never too near.
+    """
     terms = dict(guard.index.terms)
     step = terms.pop(key, 0)
-    if not step or len(terms) != 1:
+    sign = -1 if step > 0 else 1
+    read = [(primary, factor * sign) for primary, factor in terms.items() if isinstance(primary, Indirect)]
+    rows = [(primary, factor * sign) for primary, factor in terms.items() if isinstance(primary, Var)]
+    unlimited = guard.high >= MAX_DIFFERENCE if step > 0 else guard.low <= -MAX_DIFFERENCE
+    if not step or unlimited or len(rows) > 1 or len(read) + len(rows) < len(terms) or any(f < 0 for _, f in read):
         return None
-    ((row, factor),) = terms.items()
-    if not isinstance(row, Var):
+    if not rows and not read:
         return None
-    if step > 0:
-        return MaskBound(row, -factor, guard.high - 1 - guard.index.const, step)
-    return MaskBound(row, factor, guard.index.const - guard.low, -step)
+    row, slope = rows[0] if rows else (ONE_ROW, 0)
+    const = guard.high - 1 - guard.index.const if step > 0 else guard.index.const - guard.low
+    return MaskBound(row, slope, const, abs(step), data=Index(0, tuple(read)))

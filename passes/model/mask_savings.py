@@ -84,7 +84,7 @@ def _bounds_of(group: FusedGroup, geometry: Sequence[Geometry]) -> list[MaskBoun
         found = () if chain is None else tile_bounds(group.segments, chain.column, chain.rows)
     (keys,) = (v.extent for v in group.segments[1].reductions[0].reduce)
     kept: dict[bool, MaskBound] = {}
-    for bound in found:
+    for bound in (b for b in found if not b.data.terms):  # others only the device knows
         first, end = _reach([bound], np.arange(bound.row.extent), 1, keys)
         if np.any(first > 0) or np.any(end < keys):
             kept.setdefault(bound.begins, bound)

@@ -2,7 +2,13 @@
 
 from .def_use import DefUse, axis_values, is_plain
 from .deterministic_scatter import make_scatters_atomic, make_scatters_deterministic
-from .gather_to_slice import bypass_copies, fold_gathers, replace_known_tables, tensors_looked_up
+from .gather_to_slice import (
+    bypass_copies,
+    fold_gathers,
+    replace_known_tables,
+    replace_stepping_tables,
+    tensors_looked_up,
+)
 from .inline import FusionError, Inliner, apply_guards, constant, issue_slots, split_argument_reduction, tree_size
 from .lone_pieces import separate_lone_pieces
 from .match import DefinedElement, Match

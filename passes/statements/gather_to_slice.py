@@ -18,7 +18,7 @@ blocks that a causal mask leaves out (`geometry/mask_bounds.py`):
     a[i, j] = s[i, j] if m[0, i, j] else -inf  with  m[0, i, j] = j <= i
       ->   a[i, j] = s[i, j] if j - i <= 0 else -inf
 
-Elementwise statements read no constant of equal elements: its value takes no memory.
+Elementwise statements read neither constants of equal elements nor integers that step evenly: values take no memory.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from ...ir import (
     Expr,
     Guard,
     Index,
+    IndexValue,
     Indirect,
     InRange,
     Primary,
@@ -156,6 +157,29 @@ def replace_known_tables(units: Sequence[Unit], constants: Mapping[str, Array]) 
     equal = {t: dtype_of_numpy(constants[t].dtype) for t in read - found.keys() if _is_uniform(constants[t])}
     values = {t: constant(constants[t].flat[0].item(), dtype) for t, dtype in equal.items() if dtype is not None}
     return [_replace_reads(unit, found, values) for unit in units] if found or values else list(units)
+
+
+def replace_stepping_tables(units: Sequence[Unit], constants: Mapping[str, Array]) -> list[Unit]:
+    """Return units that compute evenly stepping integers, such as positions, from indices."""
+    return [_compute_steps(unit, constants) if unit.repeat is None else unit for unit in units]
+
+
+def _compute_steps(unit: Unit, constants: Mapping[str, Array]) -> Unit:
+    integers = {t for t in unit.reads if t in constants and constants[t].dtype.kind == "i"}
+    if not integers or not all(_computes_elements(s) for s in unit.statements):
+        return unit
+
+    def replace(node: Expr) -> Expr:
+        if not isinstance(node, Read) or node.guards or node.tensor not in integers:
+            return node
+        table = constants[node.tensor]
+        lookup = Indirect(node.tensor, node.indices, int(table.max(initial=0)) + 1, wraps=False)
+        index, dtype = _affine(lookup, node.indices, table), dtype_of_numpy(table.dtype)
+        return node if index is None or dtype is None else IndexValue(index, dtype)
+
+    statements = tuple(evolve(s, body=rebuild(s.body, replace)) for s in unit.statements)
+    left = {t for s in statements for t in s.tensors_read}
+    return evolve(unit, statements=statements, reads=tuple(t for t in unit.reads if t in left or t not in integers))
 
 
 def _computes_elements(statement: Statement) -> bool:

@@ -10,6 +10,7 @@ from cuts.compile.loading import load_spec
 from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph
 from cuts.ir.statement import Program
+from cuts.ir.types import DType, TensorType
 from cuts.ops.reference import evaluate, evaluate_graph
 from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.fusion.sums.reduction_cse import eliminate_common_reductions
@@ -90,6 +91,31 @@ STORED_CASES: dict[str, tuple[dict[str, tuple[int, ...]], list[Line], str]] = {
 def test_stored_or_shared_values_are_computed_once(name: str) -> None:
     inputs, lines, outs = STORED_CASES[name]
     before, after = written_again(graph(inputs, *lines, out=outs))
+    assert after is before
+
+
+def test_readers_widen_halves_and_compute_masks() -> None:
+    """Values in f32 take twice the bytes, masks those of all pairs."""
+    half, integers = TensorType(DType.F16, (64, 256)), TensorType(DType.I64, (256, 1))
+    lines = [
+        op("c", "cast", "x", to="f32"),
+        op("s", "reduce_sum_square", "c", axes=(1,), keepdims=True),
+        op("y", "mul", "c", "s"),
+        op("m", "less_or_equal", "p", "q"),
+        op("z", "where", "m", "u", "v"),
+        op("w", "where", "m", "v", "u"),
+    ]
+    rest = {"q": TensorType(DType.I64, (1, 1024)), "u": (8, 256, 1024), "v": (8, 256, 1024)}
+    whole = graph({"x": half, "p": integers, **rest}, *lines, out="y z w")
+    before, after = written_again(whole)
+    assert len(after.units) == len(before.units) + 2
+    assert all(sum(t in u.reads for u in after.units) == 1 for t in ("c", "c.again", "m", "m.again"))
+
+
+def test_small_and_wide_operands_are_converted_once() -> None:
+    """Narrowing conversions, and pairs of operands as large as their value."""
+    lines = [op("c", "cast", "x", to="f16"), op("y", "neg", "c"), op("z", "relu", "c")]
+    before, after = written_again(graph({"x": (64, 256)}, *lines, out="y z"))
     assert after is before
 
 

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attrs import evolve
 from cuts.backends.cuda.compile import compile_kernels
 from cuts.backends.devices import find_target
+from cuts.ir import Expr, IndexValue, Read, call, rebuild
 from cuts.ir.affine import Var, index_value
 from cuts.ir.kernel import Kernel, loops
 from cuts.ir.schedule import Schedule
@@ -137,6 +139,38 @@ def test_rows_that_data_masks_whole_are_zeros(dtype: DType) -> None:
     assert not next(iter(interpret(group, inputs).values()))[0, :, [0, 7, 39]].any()
     for schedule in points:
         compare(group, schedule, inputs)
+
+
+def cache_attention(rows: bool) -> FusedGroup:
+    """Attention to keys before a position in memory, with rows or not."""
+    group = group_of(attention((1, 2, 1, 40, 150, 8, 8), mask=TensorType(DType.BOOL, (40, 150))))
+    (mask,) = (t for t in group.inputs if group.tensors[t].shape == (40, 150))
+
+    def place(node: Expr) -> Expr:
+        if not isinstance(node, Read) or node.tensor != mask:
+            return node
+        row, key = map(IndexValue, node.indices)
+        return call("le", key, call("add", row, Read("p", ())) if rows else Read("p", ()))
+
+    first, *others = group.segments
+    outputs = tuple(evolve(o, body=rebuild(o.body, place)) for o in first.outputs)
+    inputs = tuple("p" if t == mask else t for t in group.inputs)
+    tensors = {t: kind for t, kind in group.tensors.items() if t != mask} | {"p": TensorType(DType.I64, ())}
+    return evolve(group, segments=(evolve(first, outputs=outputs), *others), inputs=inputs, tensors=tensors)
+
+
+@needs_opencl
+@pytest.mark.parametrize("rows", [True, False])
+def test_keys_beyond_a_position_in_memory_are_skipped(rows: bool) -> None:
+    """Also where the position lies outside of the cache."""
+    group = cache_attention(rows)
+    (bound,) = mask_bounds(group)
+    assert bound is not None and bound.data.terms and (bound.slope == 1) == rows
+    schedule = points_in_parts(group, 1)[0]
+    kernel = lower(group, schedule, {}, SMALL_TARGET)
+    assert any(loop.until for loop in loops(kernel.items)) and check_barriers(kernel) == ()
+    for position in (-300, -1, 0, 5, 63, 149, 1000, 1 << 40):
+        compare(group, schedule, arrays(group, 1) | {"p": np.array(position)})
 
 
 def test_a_guarded_shift_costs_parts_nothing() -> None:

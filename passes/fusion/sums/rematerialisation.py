@@ -14,6 +14,12 @@ one kernel may contain them all. No kernel sums both along rows and across many 
 values of their own, too, where loading the operands of these takes less than storing and loading the values. All
 readers share it where one of them, such as a product of matrices, reads an element several times: the value is written
 anyway.
+
+A value that is much larger than its operands, such as a mask of positions, takes more to load than to compute. Readers
+that read its elements several times, as heads do, have copies of their own, and so has each reader of a conversion to a
+wider type:
+
+    m[i, j] = j <= p[i];    w[h, i, j] = m[i, j] ? ... of each layer   ->   a mask within each layer's kernel
 """
 
 from __future__ import annotations
@@ -24,14 +30,16 @@ from math import prod
 
 from attrs import define, field
 
-from ....ir import Statement, rename_statement
-from ...statements import DefUse, Programs, Unit, apply, issue_slots, rewritten
+from ....ir import Cast, Read, Statement, rename_statement
+from ...statements import DefUse, Programs, Unit, apply, issue_slots, rewritten, tensors_looked_up
 from ..cut_units import copy_source
 from ..legality import Policy
 from .blocked_variance import MAX_BLOCK_ELEMENTS, ROW_NEIGHBOURS
 
 #: Fewest bytes of a value whose write matters.
 MIN_BYTES = 1 << 20
+#: Least ratio of a value's bytes to those of its operands that makes it cheaper to compute than to load.
+MIN_EXPANSION = 8
 #: Most bytes that a rematerialised value reads, relative to its own: one of two operands is usually read there
 #: for something else, too.
 MAX_READ_RATIO = 2
@@ -40,6 +48,8 @@ MAX_READ_RATIO = 2
 def rematerialise(programs: Programs) -> Programs:
     """Return programs in which long reductions separate no readers of light values."""
     found = _Rematerialiser(programs)
+    found.copy_expansions()
+    programs = found.programs
     if not any(map(found.is_long, programs.units)):
         return programs
     changes = [found.rematerialise(unit) for unit in reversed(programs.units)]  # copies of a reader need copies of it
@@ -74,6 +84,34 @@ class _Rematerialiser:
             for found, tensors in ((self.readers, unit.reads), (self.writers, unit.writes)):
                 for tensor in dict.fromkeys(tensors):
                     found.setdefault(tensor, []).append(place)
+
+    def copy_expansions(self) -> None:
+        """Compute values that take longer to load once for each reader."""
+        for unit in reversed(self.units):
+            if not self._is_elementwise(unit) or not self._is_elementwise(source := self._shown_unit(unit)):
+                continue
+            readers = [self.units[n] for n in self.readers.get(unit.writes[0], ())]
+            several = [u for u in readers if self._needs_copy(source, u, unit.writes[0])]
+            for reader in several if len(several) < len(readers) else several[1:]:
+                self._copy_for(unit, [reader.name])
+
+    def _needs_copy(self, unit: Unit, reader: Unit, shown: str) -> bool:
+        """Return whether a reader of a unit's value, `shown` by a view, computes it for less than a load of it."""
+        if any(shown in tensors_looked_up(s) for s in reader.statements):
+            return False
+        size, read = self.index.types[unit.writes[0]].nbytes, sum(self.index.types[t].nbytes for t in unit.reads)
+        if all(isinstance(s.body, Cast) and isinstance(s.body.arg, Read) for s in unit.statements):
+            return read < size
+        return read * MIN_EXPANSION <= size and not self._reads_once(reader, shown)
+
+    def _shown_unit(self, unit: Unit) -> Unit:
+        """Return the unit whose value a view shows; other units show their own."""
+        while len(unit.statements) == 1 and copy_source(unit.statements[0]) and len(unit.reads) == 1:
+            places = self.writers.get(unit.reads[0], [])
+            if len(places) != 1:
+                break
+            unit = self.units[places[0]]
+        return unit
 
     def rematerialise(self, unit: Unit) -> bool:
         """Rematerialise a light value where long reductions separate its readers.
@@ -142,17 +180,21 @@ class _Rematerialiser:
         return self.light[unit.name]
 
     def _computes_light_value(self, unit: Unit) -> bool:
+        if not self._is_elementwise(unit):
+            return False
+        size, read = self.index.types[unit.writes[0]].nbytes, sum(self.index.types[t].nbytes for t in unit.reads)
+        if size < MIN_BYTES or (read >= size and {*unit.reads} <= {*self.programs.graph.inputs}):
+            return False
+        return read <= (MAX_READ_RATIO + 0.5) * size
+
+    def _is_elementwise(self, unit: Unit) -> bool:
+        """Return whether a unit computes one value elementwise, by few instructions."""
         if unit.repeat is not None or len(unit.writes) != 1 or unit.writes[0] in self.index.pinned:
             return False
-        (value,) = unit.writes
         plain = all(s.is_pointwise and s.step is None for s in unit.statements)
-        size, read = self.index.types[value].nbytes, sum(self.index.types[t].nbytes for t in unit.reads)
-        if not plain or size < MIN_BYTES or (read >= size and {*unit.reads} <= {*self.programs.graph.inputs}):
-            return False
         once = len({s.target for s in unit.statements}) == len(unit.statements)
-        alone = once and len(self.writers[value]) == 1
-        slots = issue_slots(*(s.body for s in unit.statements))
-        return alone and slots <= Policy().recompute and read <= (MAX_READ_RATIO + 0.5) * size
+        alone = once and len(self.writers[unit.writes[0]]) == 1
+        return plain and alone and issue_slots(*(s.body for s in unit.statements)) <= Policy().recompute
 
     def _reads_once(self, unit: Unit, value: str) -> bool:
         """Return whether a unit reads each element of a value at most once, and is no view of it that others need."""

@@ -6,7 +6,8 @@
 Where scores are -inf, the maximum of a row does not change, and the exponentials are 0, also for fully masked rows
 (`streamed_rows.py`). The other factors of skipped parts are not read: an infinity or NaN in them reaches no result.
 
-The bounds are indices of the block number alone, the same for all its threads, and blocks with most work begin first.
+The bounds are indices of the block number, and of integers in memory, the same for all threads of a block. Blocks with
+most work begin first.
 `geometry/mask_bounds.py` finds mask bounds.
 """
 
@@ -16,8 +17,9 @@ from collections.abc import Sequence
 
 from attrs import evolve, frozen
 
-from ....ir import Define, Guard, Index, Item, Phase, Var, as_index, clamp, delinearise
-from ...geometry import MaskBound
+from ....ir import ZERO, Define, Guard, Index, Item, Phase, Var, as_index, clamp, delinearise
+from ...geometry import ONE_ROW, MaskBound
+from ..index_values import resolve
 from ..k_loop import guard_fetch
 from ..layout import BlockLayout
 from ..segment_state import SegmentState
@@ -54,22 +56,24 @@ def taken_parts(
     part, length, dims, ascending = layout.part, layout.part_length, last.frame.schedule.dims, False
     if part is None:
         return TakenParts(Var("part", 1))
-    first, end, found = Index(), as_index(part.extent), list[tuple[int, bool]]()
+    first, end, found = Index(), as_index(part.extent), list[tuple[int | None, bool]]()
     for bound in bounds:
         place = next((d for d, dim in enumerate(dims) if dim.axes == (bound.row,)), None)
-        if place is None or any(begins == bound.begins for _, begins in found):
+        if (place is None and bound.row != ONE_ROW) or any(begins == bound.begins for _, begins in found):
             continue
-        start, rows = last.frame.starts[place], dims[place].block
+        start, rows = (ZERO, 1) if place is None else (last.frame.starts[place], dims[place].block)
         if bound.begins:
             first = clamp(bound.begin_of_rows(start, rows), 0, part.extent * length - 1) // length
         else:
-            end = (clamp(bound.end_of_rows(start, rows), least, part.extent * length) + (length - 1)) // length
+            end = resolve(bound.end_of_rows(start, rows), last.context(last.bind((), (), ()), {}))
+            end = (clamp(end, least, part.extent * length) + (length - 1)) // length
         if (first != Index()) if bound.begins else (end != as_index(part.extent)):
             found.append((place, bound.begins))
             ascending = (bound.slope > 0) == bound.begins
     if not found:
         return TakenParts(part)
-    _longest_first(layout, found[-1][0], ascending)
+    if (rows_dim := found[-1][0]) is not None:
+        _longest_first(layout, rows_dim, ascending)
     if first != Index():
         begin = Var("begin", part.extent)
         layout.defines.append(Define(begin, first))
