@@ -183,7 +183,8 @@ def bulk_k_loop(pipeline: BulkPipeline, multiplication: Multiplication) -> list[
     first = [guard_bulk_fetch(pipeline.fetch(Index(n)), ring.exists(Index(n))) for n in range(min(distance, trips))]
     later = [guard_bulk_fetch(pipeline.fetch(at + distance), ring.exists(at + distance))] if trips > distance else []
     wait, promotion = multiplication.end_block()
-    body = [pipeline.wait(at), Barrier(), *multiplication.issue_products(later), wait, *promotion]
+    arrival = [*multiplication.load_scales(), pipeline.wait(at), Barrier()]
+    body = [*arrival, *multiplication.issue_products(later), wait, *promotion]
     ring.state.layout.opening += [MbarrierInit(FULL, 1), Barrier()]
     return [*first, *multiplication.initialise_partial(), ring.turns(body), *multiplication.end_products()]
 
@@ -216,7 +217,8 @@ def produced_k_loop(pipeline: BulkPipeline, multiplication: Multiplication) -> l
     begun = Guard(at, unfinished, trips)
     release = MbarrierArrive(EMPTY, (place + stages - unfinished) % stages, () if begun.always else (begun,))
     released = (release,) if trips > (unfinished if again else 1) else ()
-    loop = ring.turns((pipeline.wait(at), *multiplication.issue_products(), wait, *released, *promotion))
+    arrival = (*multiplication.load_scales(), pipeline.wait(at))
+    loop = ring.turns((*arrival, *multiplication.issue_products(), wait, *released, *promotion))
     last = MbarrierArrive(EMPTY, pipeline.place(trips + stages - unfinished) % stages)
     ends = (last,) if again and unfinished else ()
     return [*multiplication.initialise_partial(), loop, *multiplication.end_products(), *ends]
