@@ -139,7 +139,7 @@ def points(form: FusedGroup, instruction: str) -> Iterator[Schedule]:
     for structure in space.templates:
         if structure.segments[0].mma == instruction:
             for schedule in legal_points(space, structure, 1, 2):
-                for tma in (0, 1, 2):
+                for tma in (0, 1, 2, 3):
                     if not check_schedule(form, moved := with_tma(schedule, tma), SMALL_GPU):
                         yield moved
 
@@ -183,7 +183,7 @@ def test_points_of_products_are_exact_opencl(op: str, instruction: str) -> None:
             found = run(_device("opencl"), function, form, arrays).astype(np.float64)
             both = draw(graph_of(op, 2, 128, 192, 64), ends)
             np.testing.assert_array_equal(found, product_by_groups(op, **both), f"{schedule} of {ends}")
-    assert forms == ({0, 1, 2} if (op, instruction[:3]) == ("grouped_matmul", "m64") else {0})
+    assert forms == ({0, 1, 2, 3} if (op, instruction[:3]) == ("grouped_matmul", "m64") else {0})
 
 
 def product_kernel(op: str, tma: int = 0) -> Kernel:
@@ -193,7 +193,9 @@ def product_kernel(op: str, tma: int = 0) -> Kernel:
     return lower(form, schedule, {}, SMALL_GPU)
 
 
-@pytest.mark.parametrize(("op", "tma"), [("grouped_matmul", 0), ("grouped_matmul", 2), ("grouped_outer", 0)])
+@pytest.mark.parametrize(
+    ("op", "tma"), [("grouped_matmul", 0), ("grouped_matmul", 2), ("grouped_matmul", 3), ("grouped_outer", 0)]
+)
 def test_data_end_the_loop_over_terms(op: str, tma: int) -> None:
     kernel = product_kernel(op, tma)
     (until,) = {loop.until for loop in loops(kernel.items)} - {None}
