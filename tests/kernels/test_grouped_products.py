@@ -213,6 +213,25 @@ def test_bulk_copies_begin_where_data_says() -> None:
     assert {"n.row", "n.group"} <= looked_up
 
 
+@needs_opencl
+def test_the_matrix_of_a_group_extends_a_run_of_columns_opencl() -> None:
+    """Lanes hold eight neighbours of a row: the columns of transposed matrices take all dims of a map but one."""
+    graph = graph_of("grouped_matmul", 2, 128, 192, 64)
+    types = {**graph.types, "t": TensorType(DType.BF16, (2, 64, 192))}
+    turn, product = Node("v", "transpose", ("t",), ("b",), {"perm": (0, 2, 1)}), graph.nodes[0]
+    turned = Graph("g", ("a", "t", "ends"), ("y",), types, (turn, product))
+    builder = GroupBuilder(find_views(build_programs(turned, Registry.builtin())), Policy())
+    last = builder.single([name for name in builder.units if builder.is_used(name)][-1])
+    form, names = last.form, dict(last.tensors)
+    wide = [s for s in points(form, "m64n8k16_bf16") if s.segments[0].reductions[0].tma > 1]
+    schedule = next(s for s in wide if s.segments[0].dims[-1].vector == 8)
+    function = emit(extract(lower(form, schedule, {}, SMALL_GPU)), "opencl")
+    arrays = draw(graph, (70, 128))
+    values = {**arrays, **tables_of("grouped_matmul", graph, arrays), "t": arrays["b"].transpose(0, 2, 1)}
+    found = run(_device("opencl"), function, form, {t: values[names[t].removeprefix("n.")] for t in form.inputs})
+    np.testing.assert_array_equal(found.astype(np.float64), product_by_groups("grouped_matmul", **arrays))
+
+
 @needs_toolchain
 @pytest.mark.parametrize("op", ["grouped_matmul", "grouped_outer"])
 def test_no_product_is_serialised_and_nothing_is_spilled(op: str) -> None:
