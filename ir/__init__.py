@@ -195,6 +195,7 @@ from .kernel import (
     TurnWait,
     Wait,
     bulk_fetches,
+    done_variable,
     has_synchronisation,
     loops,
     member_name,

@@ -294,6 +294,14 @@ def turn_variable(blocks: int, launched: int) -> Var:
     return Var("turn", -(-blocks // max(1, launched)))
 
 
+def done_variable(turns: int, trips: int) -> Var:
+    """Return the number of the K blocks of earlier turns, where data end loops.
+
+    A loop has at most `trips`.
+    """
+    return Var("done", (turns - 1) * trips + 1)
+
+
 @frozen
 class Kernel:
     """Kernel: grid of `blocks`, `threads` per block, definitions, buffers and phases.
@@ -323,6 +331,18 @@ class Kernel:
     def turn(self) -> Var:
         """Number of blocks that a launched block took before."""
         return turn_variable(self.blocks, self.launched or self.blocks)
+
+    @property
+    def done(self) -> tuple[Var, Var] | None:
+        """Number of the K blocks of earlier turns, and the definition that adds to it.
+
+        None where data end no loop, or blocks take one turn.
+        """
+        early = [(loop.var, loop.until) for loop in loops(self.items) if loop.until is not None]
+        if self.turn.extent == 1 or not early:
+            return None
+        step, until = early[0]
+        return done_variable(self.turn.extent, step.extent), until
 
     @property
     def launched_threads(self) -> int:

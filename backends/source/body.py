@@ -137,12 +137,16 @@ def _print_turns(items: Sequence[Item], names: KernelNames, out: Writer) -> None
         return
     turns = Var("turns", kernel.turn.extent + 1)
     out.line(f"const int {turns.name} = ({kernel.blocks - 1} - {dialect.block_index}) / {kernel.launched} + 1;")
+    if kernel.done:
+        out.line(f"int {kernel.done[0].name} = 0;")
     with out.loop(kernel.turn, 1, meets=True, until=turns):
         out.line(f"const int blk = {dialect.block_index} + {kernel.turn.name} * {kernel.launched};")
         for name, value in _block_coordinates(kernel, names).items():
             out.line(f"const int {name} = {value};")
         for item in items:
             _item(item, names, out)
+        if kernel.done:
+            out.line(f"{kernel.done[0].name} += {kernel.done[1].name};")
 
 
 def _block_coordinates(kernel: Kernel, names: KernelNames) -> dict[str, str]:

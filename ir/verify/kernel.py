@@ -138,7 +138,7 @@ def check_variables_bound(kernel: Kernel) -> Iterator[VerifyError]:
     It belongs to the launch, to a definition before it, to a loop around it, or to the phase itself; the end of a loop
     is a definition, a scope of a phase one of its loops.
     """
-    known = {Var("blk", kernel.blocks), Var("tid", kernel.threads), kernel.turn}
+    known = {Var("blk", kernel.blocks), Var("tid", kernel.threads), kernel.turn, *(kernel.done or ())}
     for define in kernel.defines:
         yield from _unbound(f"definition of {define.var.name}", define.value, known)
         known.add(define.var)
@@ -239,7 +239,7 @@ def check_bulk_fetches(kernel: Kernel) -> Iterator[VerifyError]:
     Mbarriers are shared buffers.
     """
     maps, buffers = {m.name: m for m in kernel.maps}, {b.name: b for b in kernel.shared}
-    known = {Var("blk", kernel.blocks), kernel.turn, *(d.var for d in kernel.defines)}
+    known = {Var("blk", kernel.blocks), kernel.turn, *(kernel.done or ()), *(d.var for d in kernel.defines)}
     parts = (kernel.items, *(producer.body for producer in kernel.producer))
     made = [each for items in parts for each in _mbarrier_items(items)]
     for item, outside in made:

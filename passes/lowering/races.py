@@ -85,7 +85,7 @@ def check_barriers(kernel: Kernel) -> tuple[str, ...]:
         first, rest = opening_items(kernel)
         walk.items(first)
         for turn in _walked_steps(kernel.turn.extent):
-            walk.steps[kernel.turn] = turn
+            walk.steps |= _turn_steps(kernel, turn, walk.steps)
             walk.items(rest)
         walk.finish()
         found |= walk.found
@@ -139,7 +139,9 @@ class _Walk:
     @production.default
     def _production(self) -> Iterator[tuple[Item, dict[Var, int]]]:
         items = [item for producer in self.kernel.producer for item in producer.body]
-        return _steps_of([Loop(self.kernel.turn, tuple(items))], dict(self.steps))
+        steps = dict(self.steps)
+        for turn in _walked_steps(self.kernel.turn.extent):
+            yield from _steps_of(items, steps | _turn_steps(self.kernel, turn, steps))
 
     @upcoming.default
     def _upcoming(self) -> tuple[Item, dict[Var, int]] | None:
@@ -418,6 +420,11 @@ def _registers_used(phase: Phase, nodes: tuple[type, ...] = (RegisterRead, *_WRI
     """Return the names of the registers that some nodes of a phase read or write."""
     named = (n for n in post_order(phase.roots) if isinstance(n, (RegisterRead, *_WRITES)))
     return {n.name for n in named if isinstance(n, nodes)}
+
+
+def _turn_steps(kernel: Kernel, turn: int, steps: Mapping[Var, int]) -> dict[Var, int]:
+    """Return the number of a turn, and the K blocks of the turns before where data end them."""
+    return {kernel.turn: turn} | ({kernel.done[0]: turn * steps[kernel.done[1]]} if kernel.done else {})
 
 
 def _steps_of(items: Iterable[Item], steps: dict[Var, int]) -> Iterator[tuple[Item, dict[Var, int]]]:

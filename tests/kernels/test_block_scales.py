@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import re
+
+import numpy as np
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
-from cuts.ir import FusedGroup, Read, TensorType, Var, as_index, block_scales, call, operands
+from cuts.ir import CutsError, FusedGroup, Read, TensorType, Var, as_index, block_scales, call, operands
+from cuts.ir.evaluation import as_dtype
 from cuts.ir.expr import Cast
 from cuts.ir.types import DType
+from cuts.ops import Registry
 from cuts.passes.geometry import promotion_depth
+from cuts.passes.lowering import extract, lower
 from cuts.passes.schedule import check_schedule, choose
 from cuts.passes.schedule.space import make_space
+from cuts.tests.emission import emit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ..needs import needs_cuda, needs_opencl
-from .cases import legal_point
-from .test_matrix_instructions import GPU, _device, check, product
+from .cases import Builder, legal_point
+from .test_bulk_copies import with_tma
+from .test_matrix_instructions import GPU, SMALL_GPU, _device, check, meaning, product, run
 from .test_warpgroup_products import point, product_of_type
 
 #: Terms of a scale of the rows; that of a column is for twice as many rows of B.
@@ -70,6 +78,37 @@ def test_points_with_block_scales_compute_the_reference_opencl(kind: DType, seed
 def test_chosen_points_keep_to_blocks_opencl(name: str, block: int) -> None:
     group = with_scales(product_of_type(name, (2, 72, 96, 320), (True, True)), block)
     check(_device("opencl"), GPU, group, choose(group, GPU)[0].schedule)
+
+
+@needs_opencl
+@pytest.mark.parametrize("form", [0, 1, 2, 3])
+@pytest.mark.parametrize("shape", [(1, 70, 52, 200), (2, 128, 96, 272)])
+def test_scales_that_are_no_numbers_reach_their_blocks_only_opencl(shape: tuple[int, int, int, int], form: int) -> None:
+    """A scale of 0 removes its block of terms; a NaN or an infinity reaches the results that it scales alone."""
+    group = with_scales(product_of_type("f8e4m3", shape, (True, True)))
+    schedule = with_tma(point(group, (True, True), (64, 64), vector=8, chunk=64), form if shape[3] % 16 == 0 else 0)
+    assert check_schedule(group, schedule, GPU) == []
+    generator = np.random.default_rng(form)
+    arrays = {n: generator.integers(1, 3, group.tensors[n].shape).astype(np.float32) for n in group.inputs}
+    arrays["p"][0, 3, 0], arrays["p"][0, 5, 1], arrays["p"][-1, -1, -1], arrays["q"][0, 1, 2] = np.nan, 0, np.inf, 0
+    wide = {n: v.astype(np.float64) for n, v in arrays.items()}
+    stored = {n: v if n in "pq" else as_dtype(v, group.tensors[n].dtype.numpy) for n, v in arrays.items()}
+    function = emit(extract(lower(group, schedule, {}, SMALL_GPU)), "opencl")
+    np.testing.assert_array_equal(run(_device("opencl"), function, group, stored), meaning(group, wide))
+
+
+@pytest.mark.parametrize(
+    ("scales", "message"),
+    [
+        (((48, 3), (257, 1)), "operand 'b_scale': expected at most [256, 32] scales, found [257, 1]"),
+        (((49, 2), (2, 1)), "operand 'a_scale': expected at most [48, 256] scales, found [49, 2]"),
+    ],
+)
+def test_scales_of_other_shapes_are_refused(scales: tuple[tuple[int, int], ...], message: str) -> None:
+    wrong = Builder(Registry.builtin(), {}, [], [])
+    operands_ = [wrong.input(48, 256, dtype=DType.F8E4M3), wrong.input(256, 32, dtype=DType.F8E4M3)]
+    with pytest.raises(CutsError, match=re.escape(message)):
+        wrong.node("scaled_matmul", *operands_, *(wrong.input(*shape) for shape in scales))
 
 
 @needs_cuda

@@ -139,7 +139,7 @@ def points(form: FusedGroup, instruction: str) -> Iterator[Schedule]:
     for structure in space.templates:
         if structure.segments[0].mma == instruction:
             for schedule in legal_points(space, structure, 1, 2):
-                for tma in (0, 1, 2):
+                for tma in (0, 1, 2, 3):
                     if not check_schedule(form, moved := with_tma(schedule, tma), SMALL_GPU):
                         yield moved
 
@@ -183,7 +183,7 @@ def test_points_of_products_are_exact_opencl(op: str, instruction: str) -> None:
             found = run(_device("opencl"), function, form, arrays).astype(np.float64)
             both = draw(graph_of(op, 2, 128, 192, 64), ends)
             np.testing.assert_array_equal(found, product_by_groups(op, **both), f"{schedule} of {ends}")
-    assert forms == ({0, 1, 2} if (op, instruction[:3]) == ("grouped_matmul", "m64") else {0})
+    assert forms == ({0, 1, 2, 3} if (op, instruction[:3]) == ("grouped_matmul", "m64") else {0})
 
 
 def product_kernel(op: str, tma: int = 0) -> Kernel:
@@ -193,7 +193,9 @@ def product_kernel(op: str, tma: int = 0) -> Kernel:
     return lower(form, schedule, {}, SMALL_GPU)
 
 
-@pytest.mark.parametrize(("op", "tma"), [("grouped_matmul", 0), ("grouped_matmul", 2), ("grouped_outer", 0)])
+@pytest.mark.parametrize(
+    ("op", "tma"), [("grouped_matmul", 0), ("grouped_matmul", 2), ("grouped_matmul", 3), ("grouped_outer", 0)]
+)
 def test_data_end_the_loop_over_terms(op: str, tma: int) -> None:
     kernel = product_kernel(op, tma)
     (until,) = {loop.until for loop in loops(kernel.items)} - {None}
@@ -209,6 +211,25 @@ def test_bulk_copies_begin_where_data_says() -> None:
     fetch: BulkFetch = next(iter(bulk_fetches(kernel.items)))
     looked_up = {name for copy in fetch.copies for c in copy.coordinates for t, name in names.items() if t in c.text}
     assert {"n.row", "n.group"} <= looked_up
+
+
+@needs_opencl
+def test_the_matrix_of_a_group_extends_a_run_of_columns_opencl() -> None:
+    """Lanes hold eight neighbours of a row: the columns of transposed matrices take all dims of a map but one."""
+    graph = graph_of("grouped_matmul", 2, 128, 192, 64)
+    types = {**graph.types, "t": TensorType(DType.BF16, (2, 64, 192))}
+    turn, product = Node("v", "transpose", ("t",), ("b",), {"perm": (0, 2, 1)}), graph.nodes[0]
+    turned = Graph("g", ("a", "t", "ends"), ("y",), types, (turn, product))
+    builder = GroupBuilder(find_views(build_programs(turned, Registry.builtin())), Policy())
+    last = builder.single([name for name in builder.units if builder.is_used(name)][-1])
+    form, names = last.form, dict(last.tensors)
+    wide = [s for s in points(form, "m64n8k16_bf16") if s.segments[0].reductions[0].tma > 1]
+    schedule = next(s for s in wide if s.segments[0].dims[-1].vector == 8)
+    function = emit(extract(lower(form, schedule, {}, SMALL_GPU)), "opencl")
+    arrays = draw(graph, (70, 128))
+    values = {**arrays, **tables_of("grouped_matmul", graph, arrays), "t": arrays["b"].transpose(0, 2, 1)}
+    found = run(_device("opencl"), function, form, {t: values[names[t].removeprefix("n.")] for t in form.inputs})
+    np.testing.assert_array_equal(found.astype(np.float64), product_by_groups("grouped_matmul", **arrays))
 
 
 @needs_toolchain

@@ -30,6 +30,7 @@ from ....ir import (
     Var,
     as_index,
     delinearise,
+    done_variable,
     turn_variable,
 )
 from ...geometry import PRODUCER_REGISTERS, producer_share
@@ -77,7 +78,11 @@ class BulkPipeline:
 
     def place(self, at: IndexLike) -> Index:
         """Return the place of K block `at` among those of all tiles."""
-        return as_index(self.turn) * self.ring.step.extent + at if self.turn.extent > 1 else as_index(at)
+        if self.turn.extent == 1:
+            return as_index(at)
+        turns, trips = self.turn.extent, self.ring.step.extent
+        before = as_index(self.turn) * trips if self.ring.until is None else as_index(done_variable(turns, trips))
+        return before + at
 
     def fetch(self, at: Index) -> BulkFetch:
         """Return the copies of K block `at`."""
@@ -123,7 +128,7 @@ def bulk_pipeline(ring: SharedPipeline) -> BulkPipeline | None:
         return None
     layout = ring.state.layout
     layout.buffers[FULL] = SharedBuffer(FULL, DType.U64, ring.schedule.stages)
-    if ring.schedule.tma == PERSISTENT and ring.until is None:
+    if ring.schedule.tma == PERSISTENT:
         layout.launched = min(layout.schedule.blocks, ring.state.target.NUM_SM)
     return declared_pipeline(ring, tiles)
 
@@ -183,7 +188,8 @@ def bulk_k_loop(pipeline: BulkPipeline, multiplication: Multiplication) -> list[
     first = [guard_bulk_fetch(pipeline.fetch(Index(n)), ring.exists(Index(n))) for n in range(min(distance, trips))]
     later = [guard_bulk_fetch(pipeline.fetch(at + distance), ring.exists(at + distance))] if trips > distance else []
     wait, promotion = multiplication.end_block()
-    body = [pipeline.wait(at), Barrier(), *multiplication.issue_products(later), wait, *promotion]
+    arrival = [*multiplication.load_scales(), pipeline.wait(at), Barrier()]
+    body = [*arrival, *multiplication.issue_products(later), wait, *promotion]
     ring.state.layout.opening += [MbarrierInit(FULL, 1), Barrier()]
     return [*first, *multiplication.initialise_partial(), ring.turns(body), *multiplication.end_products()]
 
@@ -216,8 +222,10 @@ def produced_k_loop(pipeline: BulkPipeline, multiplication: Multiplication) -> l
     begun = Guard(at, unfinished, trips)
     release = MbarrierArrive(EMPTY, (place + stages - unfinished) % stages, () if begun.always else (begun,))
     released = (release,) if trips > (unfinished if again else 1) else ()
-    loop = ring.turns((pipeline.wait(at), *multiplication.issue_products(), wait, *released, *promotion))
-    last = MbarrierArrive(EMPTY, pipeline.place(trips + stages - unfinished) % stages)
+    arrival = (*multiplication.load_scales(), pipeline.wait(at))
+    loop = ring.turns((*arrival, *multiplication.issue_products(), wait, *released, *promotion))
+    end = as_index(trips if ring.until is None else ring.until)
+    last = MbarrierArrive(EMPTY, pipeline.place(end + stages - unfinished) % stages)
     ends = (last,) if again and unfinished else ()
     return [*multiplication.initialise_partial(), loop, *multiplication.end_products(), *ends]
 

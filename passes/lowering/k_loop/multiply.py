@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 
 from attrs import evolve, frozen
 
@@ -33,7 +34,6 @@ from ....ir import (
     Value,
     Var,
     as_index,
-    block_scales,
     call,
     substitute_node,
 )
@@ -49,6 +49,7 @@ from ...geometry import (
 from ..index_values import Context, value_of
 from ..layout import AxisBinding, MmaLoop, held_register, held_rows_loop, mma_loop, products
 from ..segment_state import SegmentState
+from .block_scales import held_scales, scale_values
 from .warp_split_k import warp_sum_register
 
 
@@ -139,6 +140,14 @@ class Multiplication:
         Of a single K block it sees no loop, and would set the sums to 0 after a fence without them.
         """
         return self.is_promoted or self.block_k.extent == 1
+
+    def load_scales(self) -> list[Item]:
+        """Return the phase that loads the scales of a K block, which arrive while its products run.
+
+        Missing rows and columns have those of the last one.
+        """
+        phase = self._phase("scale", [*held_scales(self.state, self.reduction, self.scales)], self._loop(None))
+        return [evolve(phase, shares=tuple(evolve(s, valid=()) for s in phase.shares))] if self.scales else []
 
     def initialise_partial(self) -> list[Item]:
         """Return the phase that declares the sums of a K block."""
@@ -292,8 +301,10 @@ class Multiplication:
             return []
         dtype = self._dtype
         value: Value = RegisterRead(self.accumulator, self.at, dtype)
-        for scale in self.scales:
-            value = Op("mul", (value, scale), dtype)
+        if self.scales:  # neighbours share the product of scales, so that a sum takes one multiply-add
+            held = held_scales(self.state, self.reduction, self.scales) if self.pairs else ()
+            scales = [RegisterRead(write.name, write.at, write.dtype) for write in held] or self.scales
+            value = Op("mul", (value, reduce(lambda a, b: Op("mul", (a, b), dtype), scales)), dtype)
         return [Accumulate(self.sums, self.at, "sum", value, (), dtype)]
 
     @property
@@ -331,8 +342,7 @@ def multiplication(
     if parts is None or frame.warp is None or frame.when:
         raise PassError(f"reduction {reduction.name}: no two factors of a sum are what atom {schedule.mma} multiplies")
     context = state.context(binding, staged)
-    found, _ = block_scales(reduction.body, reduction.reduce)
-    scales = tuple(substitute_node(value_of(part, context), {depth: Index()}, {}) for part in found)
+    scales = scale_values(state, reduction, binding, staged, depth)
     if reads_shared_matrices(schedule.mma):
         own = [r.name for r in frame.segment.reductions]
         alone = len(state.group.segments) == 1

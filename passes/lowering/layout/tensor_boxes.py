@@ -11,7 +11,7 @@ the rows are not divisible into tiles, one that is copied once, or lies along it
 digit, one for each value of the others. Axes of k that are no run are dims, if a K block lies within the last one.
 
 An element of an integer tensor that is equal for the whole tile adds to the coordinate of the first digit with its
-step, or has a dim of its own, which ends where the guard of its read does:
+step, or has a dim of its own, or extends a run, which ends where the guard of its read does:
 
     a[first[p] + row, k], b[group[p], k, n] outside 0    ->    dims (k, first[p] + lane, ...) and (n, k, group[p])
 """
@@ -160,10 +160,12 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
         if last[digit.deep] == n:
             outer[digit.deep] = len(boxed.sizes), digit.step
         boxed.append(size, digit.step * (pitch[digit.deep] or 0), digit.extent)
+    # Elements of k past its end would be those of the next number, not 0.
+    runs = [outer[deep][0] for deep in outer if extents[True] % loop.dims[0].block_k == 0 or not deep]
     for lookup, pace, extent in looked_up:
         side = next((deep for deep, n in pitch.items() if n == pace), None)
         if side is None:
-            boxed.append_walked(lookup, extent, pace)
+            boxed.append_number(lookup, extent, pace, runs)
             continue
         # Digits before the first one of a side have several values: its place is the same in digits and dims.
         first = next(n for n, digit in enumerate(digits) if digit.deep == side and digit.step == 1)
@@ -171,8 +173,6 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
             return None
         boxed.others.append((first, lookup, 1))
         boxed.sizes[first] += extent - 1
-    # Elements of k past its end would be those of the next number, not 0.
-    runs = [outer[deep][0] for deep in outer if extents[True] % loop.dims[0].block_k == 0 or not deep]
     numbers = [*((steps[v], v.extent, v) for v in rest), *((pace, _end_of(p), p) for p, pace in still)]
     for pace, extent, number in sorted(numbers, key=lambda each: each[0]):
         boxed.append_number(number, extent, pace, runs)
