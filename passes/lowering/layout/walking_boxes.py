@@ -30,7 +30,6 @@ from ....ir import (
     as_index,
     delinearise,
     operands,
-    row_major,
 )
 from ...geometry import MatrixTile, matrix_tile, reads_shared_matrices
 from .tensor_boxes import TensorBox, lines_of, tensor_box
@@ -157,7 +156,7 @@ def bulk_copy_faults(
         box = None
         if tile is not None and isinstance(operand, Read):
             kind = tensors[operand.tensor]
-            box = operand_box(tile, operand, loop, row_major(kind.shape), kind, operand.tensor)
+            box = operand_box(tile, operand, loop, kind.strides, kind, operand.tensor)
         if box is None:
             found.append(f"operand {choice.operand} of {reduction.name} is no box of a tensor map")
     return found
