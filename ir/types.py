@@ -210,10 +210,14 @@ def exactly(value: float | int | bool) -> object:
 
 @frozen
 class TensorType:
-    """A dense tensor: element type and static shape (elements per axis, row-major)."""
+    """A tensor in row-major order: element type and static shape (elements per axis).
+
+    It is dense, unless runs of the last dim begin `pitch` elements apart, with unused ones behind each.
+    """
 
     dtype: DType
     shape: tuple[int, ...]
+    pitch: int = 0
 
     @cached_property
     def size(self) -> int:
@@ -222,16 +226,21 @@ class TensorType:
 
     @cached_property
     def nbytes(self) -> int:
-        """Bytes of the dense tensor."""
-        return self.size * self.dtype.size
+        """Bytes of memory, those between runs included."""
+        return math.prod(self.steps) * self.dtype.size
 
     @property
     def strides(self) -> tuple[int, ...]:
         """Row-major strides in elements."""
-        return row_major(self.shape)
+        return row_major(self.steps)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The shape of the dense tensor that lies in memory alike: the last dim has the elements of a pitch."""
+        return (*self.shape[:-1], self.pitch) if self.pitch else self.shape
 
     def __str__(self) -> str:
-        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]" + (f" pitch {self.pitch}" if self.pitch else "")
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:

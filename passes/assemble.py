@@ -73,9 +73,10 @@ def assemble_kernels(result: LaunchKernels, context: CompileContext) -> Compiled
     storages = {t: s for t, s in views.storages.items() if t in touched}
     # Also of tensors between the kernels of one node.
     types = {t: type_ for t, type_ in views.programs.types.items() if t in touched}
-    for tensor in touched & views.programs.orders.keys():
-        order = views.programs.orders[tensor]
-        types[tensor], storages[tensor] = graph_layout(types[tensor], views.storage(tensor), order)
+    for tensor, type_ in types.items():
+        order = views.programs.orders.get(tensor, tuple(range(len(type_.shape))) if type_.pitch else None)
+        if order is not None:
+            types[tensor], storages[tensor] = graph_layout(type_, views.storage(tensor), order)
     graph = evolve(graph, types={**graph.types, **types})
     loops = tuple(_loops([groups[0] for groups in launched], views))
     return CompiledGraph(

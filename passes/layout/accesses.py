@@ -242,7 +242,8 @@ class InstructionCosts:
 
     def _instructions_along(self, var: Var, access: Access, address: Index) -> float:
         """Return the instructions of an access if each one moves elements along one variable."""
-        return access.count / elements_per_instruction(address, var, self.types[access.tensor].dtype.size)
+        type_ = self.types[access.tensor]
+        return access.count / elements_per_instruction(address, var, type_.dtype.size, bool(type_.pitch))
 
 
 def steps(type_: TensorType, order: Order | None) -> tuple[int, ...]:
@@ -252,15 +253,16 @@ def steps(type_: TensorType, order: Order | None) -> tuple[int, ...]:
     return unpermute(TensorType(type_.dtype, permute(type_.shape, order)).strides, order)
 
 
-def elements_per_instruction(address: Index, var: Var, nbytes: int) -> int:
+def elements_per_instruction(address: Index, var: Var, nbytes: int, padded: bool = False) -> int:
     """Return the neighbours along a variable that one instruction moves.
 
-    Elements have `nbytes` bytes each.
+    Elements have `nbytes` bytes each. A box of a tensor map ends anywhere in a row that is `padded`.
     """
     others = [(atom, factor) for atom, factor in address.terms if atom != var]
     if address.coefficient(var) != 1 or any(var in variables(Index(0, ((a, 1),))) for a, _ in others):
         return 1
-    return gcd(WIDEST_BYTES // nbytes, address.const, var.extent, *(factor for _, factor in others))
+    extent = 0 if padded else var.extent
+    return gcd(WIDEST_BYTES // nbytes, address.const, extent, *(factor for _, factor in others))
 
 
 def _runs(axes: Iterable[Var], address: Index) -> int:

@@ -43,6 +43,7 @@ from .constants import order_constants
 from .dim_runs import Run, find_runs, rotate_runs
 from .fixed_layouts import fixed_tensors, input_independent_tensors, root_tensor, transposed_outputs
 from .number_products import NumberCosts, Place, is_between, is_large, number_products, shared_dims, worth
+from .pitches import pad_rows, paddable_types
 
 #: Least saving of another order, as part of the instructions that the tensors take at least.
 MIN_SAVING = 0.01
@@ -78,18 +79,19 @@ def _for_accesses(programs: Programs, products: Collection[Place]) -> Programs:
     turned = dict(transposed_outputs(programs, find_aliases(programs)))
     programs = _with_orders(programs, turned)
     aliases = find_aliases(programs)
-    fixed, costs = fixed_tensors(programs, aliases), InstructionCosts(programs.types)
+    fixed = fixed_tensors(programs, aliases)
     views = _views(aliases, programs, {}, fixed)
     seen = {root_tensor(t, aliases) for t, order in views if _moves(programs.types[t], order)}
     if not products and not turned and seen.isdisjoint(programs.graph.inputs):
         return programs
     lines = _lines(programs, aliases, products)
+    factors = [access.tensor for place in products for access in lines[place].accesses[:-1]]
+    costs = InstructionCosts(paddable_types(programs.types, fixed) if factors else programs.types)
     every = components(lines.values(), programs.types, fixed)
     orders = _choose_orders(tuple(evolve(part, second=True) for part in every), costs)
     ordered = _with_views(_order_rows(programs, lines, costs, orders), aliases, orders, fixed)
-    return order_constants(
-        _order_products(ordered, {place: lines[place] for place in products}, costs, orders), products
-    )
+    multiplied, padded = {place: lines[place] for place in products}, pad_rows(ordered, factors)
+    return order_constants(_order_products(padded, multiplied, costs, orders), products)
 
 
 def _moves(type_: TensorType, order: Order) -> bool:

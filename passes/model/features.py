@@ -273,7 +273,7 @@ def _add_stores(totals: Totals, segment: Segment, output: Output, place: Evaluat
     per_thread = place.thread.dependent(frozenset(segment.axes + output.extra)) * place.all_trips * 1.0
     kind, written = totals.group.tensors[output.tensor], Read(output.tensor, output.write)
     widest = totals.target.vector_bytes // kind.dtype.size
-    vector = access_vector(written, kind.shape, geometry, widest, place.rows)
+    vector = access_vector(written, kind.steps, geometry, widest, place.rows)
     totals.add("stores", per_thread / vector * geometry.threads)
     totals.add("certain", per_thread / widest * geometry.threads)
     totals.add_conversions(per_thread / 2.0 * geometry.threads, kind.dtype)  # a pair is one conversion

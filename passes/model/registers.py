@@ -238,7 +238,7 @@ def _address_registers(tile: StagedTile, geometry: Geometry, tensors: Mapping[st
     main = main_read(tile.expr)
     decoded = bool(main.guards) or any(len(used.intersection(d)) > 1 for d in (*structure.dims, *structure.loops))
     together = WIDEST_BYTES // tile.size
-    shape = tensors[main.tensor].shape
+    shape = tensors[main.tensor].steps
     width = copied_width(main, shape, geometry, together)
     cost, _ = copy_cost(tile.expr, tile, shape, geometry, together, width)
     side = structure.rows if used.intersection(structure.dims[structure.rows]) else structure.columns
@@ -256,7 +256,7 @@ def _stride_registers(tile: StagedTile, geometry: Geometry, tensors: Mapping[str
     axis, _ = running_axis(main)
     if not any(axis == loop[-1] for loop in geometry.structure.loops):
         return 0.0
-    straight = np.logical_or(tile.turned, tile.halo) | steps_evenly(main, tensors[main.tensor].shape, tile, geometry)
+    straight = np.logical_or(tile.turned, tile.halo) | steps_evenly(main, tensors[main.tensor].steps, tile, geometry)
     trips = ceil_div(tile.count, geometry.threads * register_staging_vector(tile.expr, tile, geometry))
     return np.where(straight, 0.0, STRIDED_WORD_REGISTERS * least(trips, MAX_COPY_ADDRESSES))
 

@@ -31,7 +31,6 @@ from ...ir import (
     factors,
     linearise,
     reads,
-    row_major,
     stored_factor,
     variables,
 )
@@ -159,8 +158,7 @@ def _suits_warpgroup(group: FusedGroup, segment: Segment, template: SegmentTempl
         if atom.held.size == 1 and axis != reduction.reduce[-1]:
             return False
         kind, unit = group.tensors[factor.tensor], WIDEST_BYTES // group.tensors[factor.tensor].dtype.size
-        pitches = row_major(kind.shape)
-        address = linearise(factor.indices, pitches)
+        address = linearise(factor.indices, kind.strides)
         steps = [step for primary, step in address.terms if primary != axis]
         if axis is None or any(n % unit for n in (axis.extent, address.const, *steps)):
             return False

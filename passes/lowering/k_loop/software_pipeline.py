@@ -59,7 +59,7 @@ def staged_tiles(
     """
     own, alone = [r.name for r in state.frame.segment.reductions], len(state.group.segments) == 1
     parts = operands(reduction, own)
-    shapes = {t: kind.shape for t, kind in state.group.tensors.items()}
+    shapes = {t: kind.steps for t, kind in state.group.tensors.items()}
     tiles: dict[Expr, tuple[Tile, SharedBuffer]] = {}
     for choice in schedule.staging:
         operand = parts[choice.operand]

@@ -36,7 +36,6 @@ from ....ir import (
     as_index,
     delinearise,
     operands,
-    row_major,
     substitute,
     variables,
 )
@@ -197,7 +196,7 @@ def bulk_copy_faults(
         box = None
         if tile is not None and isinstance(operand, Read):
             kind = tensors[operand.tensor]
-            box = operand_box(tile, operand, loop, row_major(kind.shape), kind, operand.tensor)
+            box = operand_box(tile, operand, loop, kind.strides, kind, operand.tensor)
         if box is None:
             found.append(f"operand {choice.operand} of {reduction.name} is no box of a tensor map")
         boxes.append(box)

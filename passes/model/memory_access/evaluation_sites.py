@@ -76,7 +76,7 @@ class EvaluationSite:
         or, if that is too many as well, for each use.
         """
         most = max_window_elements(type_.dtype)
-        return self._memoise(("loads", read.indices, type_.shape, most), lambda: self._loads(read, type_.shape, most))
+        return self._memoise(("loads", read.indices, type_.steps, most), lambda: self._loads(read, type_.steps, most))
 
     def _loads(self, read: Read, shape: Sequence[int], most: int) -> Count:
         once = self.distinct(read, shape)

@@ -73,7 +73,7 @@ def fill(
     # The calibration uses scalar kernels of f32, whose copies count as wide ones everywhere.
     atom = bool(geometry.structure.mma)
     looked_at = totals.target.lockstep and (atom or size < MIN_COPY_BYTES)
-    shape = totals.group.tensors[main.tensor].shape
+    shape = totals.group.tensors[main.tensor].steps
     width = copied_width(main, shape, geometry, together) if looked_at else None
     cost, ways = copy_cost(expr, tile, shape, geometry, together, width)
     in_bulk = geometry.loop.tma if reads_shared_matrices(geometry.structure.mma) else None
@@ -150,7 +150,7 @@ def _sector_bytes(read: Read, place: EvaluationSite, totals: Totals) -> Count:
     """
     kind = totals.group.tensors[read.tensor]
     unit = max(1, totals.target.sector_bytes // kind.dtype.size)
-    touched = segments_of(read, kind.shape, place.block, unit) * float(totals.target.sector_bytes)
+    touched = segments_of(read, kind.steps, place.block, unit) * float(totals.target.sector_bytes)
     return np.where(np.greater(touched, totals.target.bounds.l1_kept_bytes), touched * place.all_trips, 0.0)
 
 

@@ -167,14 +167,14 @@ class Totals:
         times = place.loads(read, kind) * again
         self.seen.add(read)
         widest = self.target.vector_bytes // kind.dtype.size
-        vector = access_vector(read, kind.shape, geometry, widest, place.rows)
+        vector = access_vector(read, kind.steps, geometry, widest, place.rows)
         if kind.dtype.is_int:
-            vector = np.maximum(vector, packed_vector(read, kind.shape, geometry, widest))
+            vector = np.maximum(vector, packed_vector(read, kind.steps, geometry, widest))
         if read.tensor in self.group.shared:
             vector = np.maximum(vector, shared_row_vector(self.group, read, geometry, widest))
         self.add("thread_loads", times)
         self.add_conversions(times * place.threads, kind.dtype)
-        least_times = place.distinct(read, kind.shape) * again
+        least_times = place.distinct(read, kind.steps) * again
         self.add_least_loads(used, least_times, widest, kind.dtype.size, geometry, place.threads)
         cycles = wavefronts(self.target, used, times / vector, vector * kind.dtype.size, geometry)
         if read.tensor in self.group.shared and geometry.structure.passes_rows:
@@ -226,10 +226,10 @@ class Totals:
             return
         kind, warps = self.group.tensors[read.tensor], geometry.warps(self.target.warp_size)
         unit = max(1, int(self.target.shared_bandwidth) // kind.dtype.size)
-        self.add("lines", elements / vector * warps * warp_lines(read, kind.shape, unit, place, geometry, self.target))
+        self.add("lines", elements / vector * warps * warp_lines(read, kind.steps, unit, place, geometry, self.target))
         if geometry.structure.mma:
             sector = max(1, self.target.sector_bytes // kind.dtype.size)
-            left = unmoved_elements(read, kind.shape, sector, geometry, self.target)
+            left = unmoved_elements(read, kind.steps, sector, geometry, self.target)
             self.add("partial", elements / vector * left * warps * kind.dtype.size)
 
     def block_traffic(self, read: Read, place: EvaluationSite, lattices: int = 1, left: Count = 1.0) -> Count:
@@ -240,7 +240,7 @@ class Totals:
         """
         kind = self.group.tensors[read.tensor]
         size = kind.dtype.size
-        runs, run = runs_of(read, kind.shape, place.whole)
+        runs, run = runs_of(read, kind.steps, place.whole)
         self.add("transactions", runs * ceil_div(run, self.target.TRANS_global) * float(lattices) * left)
         unit = max(1, self.target.sector_bytes // size)
         moved = runs * ceil_div(run, unit) * float(lattices * min(self.target.sector_bytes, unit * size))
@@ -248,7 +248,7 @@ class Totals:
         before = self.traffic.get(read, 0)  # a block may get repeated reads from L1
         self.traffic[read] = np.maximum(before, moved)
         self.add("bytes", more := self.traffic[read] - before)
-        random_bytes = random_groups(read, kind.shape, place.whole, unit) * min(self.target.sector_bytes, unit * size)
+        random_bytes = random_groups(read, kind.steps, place.whole, unit) * min(self.target.sector_bytes, unit * size)
         self.add("missed", np.maximum(0.0, random_bytes - moved) * self.repeat * left)
         self.add("again", np.minimum(before, moved) * self.repeat * left)
         used = places_of(read.indices)

@@ -1,0 +1,62 @@
+"""Pitches: rows of products' factors that begin at multiples of 16 bytes.
+
+Copies and tensor maps move 16 bytes at once, from multiples of 16 bytes. Rows of a tensor between kernels may lie
+farther apart than their length, so that every row begins at such a multiple:
+
+    y[m, v] = exp(x[m, v])    with 50,257 columns of halves   ->   row m of y begins at element 50,264 m
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from attrs import evolve
+
+from ...ir import WIDEST_BYTES, TensorType, as_index, is_affine, linearise
+from ..fusion import Programs
+from .accesses import Aliases, dims_of, find_aliases
+from .fixed_layouts import fixed_tensors, root_tensor
+
+#: Rows of fewer bytes keep their length: unused elements would be a larger part of them than 1 %.
+MIN_ROW_BYTES = 100 * WIDEST_BYTES
+
+
+def pad_rows(programs: Programs, factors: Iterable[str]) -> Programs:
+    """Return programs in which rows of factors of products begin at multiples of 16 bytes.
+
+    Tensors stay that are not free to move (`fixed_tensors`), and those with a view that no pitch describes.
+    """
+    aliases = find_aliases(programs)
+    fixed, types = fixed_tensors(programs, aliases), dict(programs.types)
+    for tensor in dict.fromkeys(factors):
+        if tensor not in fixed and (padded := padded_type(types[tensor])) is not None:
+            shown = [view for view in aliases.shown if root_tensor(view, aliases) == tensor]
+            if fixed.isdisjoint(shown):
+                found = dict(_padded_views(aliases, padded, shown))
+                types |= {tensor: padded, **found} if len(found) == len(shown) else {}
+    return evolve(programs, types=types)
+
+
+def paddable_types(types: Mapping[str, TensorType], fixed: Collection[str]) -> dict[str, TensorType]:
+    """Return types with padded rows, except those of `fixed` tensors."""
+    return {t: type_ if t in fixed else padded_type(type_) or type_ for t, type_ in types.items()}
+
+
+def padded_type(type_: TensorType) -> TensorType | None:
+    """Return a type whose rows begin at multiples of 16 bytes, None where they do or where a row is short."""
+    unit = WIDEST_BYTES // type_.dtype.size
+    row = type_.shape[-1] if type_.shape else 0
+    if row % unit == 0 or row == type_.size or row * type_.dtype.size < MIN_ROW_BYTES:
+        return None
+    return evolve(type_, pitch=-(-row // unit) * unit)
+
+
+def _padded_views(aliases: Aliases, padded: TensorType, shown: Collection[str]) -> Iterator[tuple[str, TensorType]]:
+    """Yield the types of views of a padded tensor, where a pitch describes them."""
+    for view in shown:
+        dims = dims_of(aliases.types[view])
+        _, indices = aliases.element(view, [as_index(d) for d in dims])
+        address = linearise(indices, padded.strides)
+        found = evolve(aliases.types[view], pitch=padded.pitch)
+        if is_affine(address) and address == linearise([as_index(d) for d in dims], found.strides):
+            yield view, found
