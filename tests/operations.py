@@ -145,6 +145,7 @@ DIFFERENTIABLE: list[Use] = [
     uses("cast", (2, 3), to="f64"),
     uses("dequantize", TensorType(DType.U8, (2, 3)), (3,), TensorType(DType.U8, (3,)), classes=200, low=0.1),
     uses("winograd_filter", (2, 1, 3, 3)),
+    uses("joined_filters", (8, 1, 2), groups=4, together=2),
     uses("line_filter", (2, 1, 1, 7), size=7, axis=1),
     uses("fourier_input", (1, 1, 6, 5), size=(3, 3), pads=(1, 1, 1, 1)),
     uses("fourier_filter", (2, 1, 3, 3)),

@@ -266,7 +266,8 @@ def _lane_coordinates(
 
 def _cycles(addresses: np.ndarray[Any, Any], unit: int, size: int) -> float:
     """Return the mean cycles of a warp's accesses to `unit` elements of `size` bytes; a row has those of its lanes."""
-    together = BYTES_OF_BANKS // (unit * size)
+    together = min(LANES, BYTES_OF_BANKS // (unit * size))
+    unit *= max(1, BYTES_OF_BANKS // (LANES * unit * size))  # elements of a bank
     words = (addresses // unit).reshape(-1, together)
     worst = [max(Counter(word % together for word in {*row}).values()) for row in words.tolist()]
     return sum(worst) / len(addresses)

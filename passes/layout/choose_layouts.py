@@ -287,7 +287,7 @@ def _order_products(
 ) -> Programs:
     """Return programs whose products are added up in the order of the dims of their largest factor, a constant only
     where all are. Rows and columns, the axes that one factor alone has, are numbered in the order of that factor's
-    dims.
+    dims, or of the result's where the factor lies along a reduced axis: any rows of it load as well.
     """
     constants = programs.graph.constants
 
@@ -295,11 +295,14 @@ def _order_products(
         statements = list(old.statements)
         for n, statement in enumerate(statements):
             if line := lines.get((old.name, n)):
-                factors = line.accesses[:-1]
+                *factors, target = line.accesses
                 largest = max(factors, key=lambda a: (a.tensor not in constants, a.count))
                 axes = statement.axes
                 for access in factors:
-                    axes = _permute_axes(axes, by_step(access.own, costs.address(access, orders)))
+                    address = costs.address(access, orders)
+                    (nearest,) = by_step((*access.own, *statement.reduce), address)[-1:] or (None,)
+                    guide = costs.address(target, orders) if nearest in statement.reduce else address
+                    axes = _permute_axes(axes, by_step(access.own, guide))
                 reduce = by_step(statement.reduce, costs.address(largest, orders))
                 statements[n] = evolve(statement, axes=axes, reduce=reduce)
         return evolve(old, statements=tuple(statements))

@@ -37,7 +37,9 @@ def product_seconds(features: Features, blocks: Count, resident: Count, dram: Co
     barriers = waves * costs.bulk_barrier * features.barriers / target.clock
     work = costs.bulk_tensor * tensor + costs.bulk_l2 * through
     work = work + _promotion_seconds(features, blocks, resident, target)
-    arrival = waves * costs.bulk_arrival * target.dram_latency * features.rounds / _blocks_ahead(features)
+    walked = blocks * costs.bulk_walk * features.walked / target.clock
+    waiting = waves * costs.bulk_arrival * target.dram_latency * features.rounds
+    arrival = np.maximum(walked, (waiting + walked) / _blocks_ahead(features))
     warps = resident * ceil_div(features.threads, target.warp_size)
     slow = costs.bulk_epilogue * np.maximum(1.0, costs.bulk_epilogue_warps / warps) ** costs.bulk_epilogue_power
     slots = (features.issue - features.promoted) / (target.warp_size * target.issue_per_clock)

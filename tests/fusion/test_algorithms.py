@@ -104,6 +104,20 @@ def test_an_algorithm_computes_what_the_declaration_means(data: st.DataObject) -
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(("each", "groups", "filters"), [(4, 16, 64), (8, 8, 128), (16, 2, 16)])
+def test_joined_groups_compute_what_the_declaration_means(each: int, groups: int, filters: int) -> None:
+    types = {"x": TensorType(DType.F32, (2, each * groups, 6, 5)), "w": TensorType(DType.F32, (filters, each, 3, 3))}
+    node = Node("c", "conv", ("x", "w"), ("y",), {"pads": (1, 0, 1, 2), "strides": (2, 1), "groups": groups})
+    (types["y"],) = INSTANCES.infer(node, [*types.values()])
+    graph = Graph("g", ("x", "w"), ("y",), types, (node,))
+    assert "joined_groups" in INSTANCES.of_node(node, graph).algorithms
+    generator = np.random.default_rng(3)
+    given_ = {name: generator.standard_normal(types[name].shape).astype(np.float32) for name in graph.inputs}
+    other = verify_graph(replace_node(graph, node, "joined_groups", INSTANCES), INSTANCES.infer)
+    found, expected = (run_reference(g, REGISTRY, given_) for g in (other, graph))
+    np.testing.assert_allclose(*found.values(), *expected.values(), rtol=1e-4, atol=1e-4)
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_fused_gates_compute_the_same_as_separate_ones(data: st.DataObject) -> None:

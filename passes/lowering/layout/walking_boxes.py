@@ -33,7 +33,6 @@ from ....ir import (
     TensorType,
     TileDim,
     Var,
-    as_index,
     delinearise,
     operands,
     substitute,
@@ -80,13 +79,14 @@ class WalkingBox:
 
     `window` has the axes of the places of the window and that of the channels, `places` the dims that the walk moves
     along, `images` that of the images. A tile has a copy for each of some `rows`. Pixels are its rows or columns, or,
-    where it is not `deep`, k.
+    where it is not `deep`, k. Channels begin at `first`, that of a group.
     """
 
     map: TensorMap
     window: tuple[Var, ...]
     places: tuple[_PlaceDim, ...]
     images: _PlaceDim
+    first: Index
     rows: tuple[int, ...] = (0,)
     deep: bool = True
 
@@ -103,7 +103,7 @@ class WalkingBox:
             substitute(d.others, places) + d.first + (0 if d.window is None else found[d.window] * d.pace)
             for d in self.places
         )
-        return (found[self.window[-1]], pixel, *offsets)
+        return (found[self.window[-1]] + substitute(self.first, places), pixel, *offsets)
 
 
 def operand_box(
@@ -130,11 +130,14 @@ def walking_box(
         return None
     dims = list(zip(read.indices, pitches, kind.shape, strict=True))
     ends = {guard.index: guard for guard in read.guards}
-    inner = [place for place, (index, pitch, _) in enumerate(dims) if index == as_index(channel) and pitch == 1]
+    inner = [place for place, (index, pitch, _) in enumerate(dims) if index.coefficient(channel) == pitch == 1]
     others = [each for place, each in enumerate(dims) if place not in inner and each[2] > 1]
     found = [d for each in others if (d := _place_dim(*each, side, windows, ends)) is not None]
     moved, numbers = {d.axis: d for d in found if d.axis is not None}, [d for d in found if d.axis is None]
     if ends or len(inner) != 1 or len(found) != len(others) or len(moved) + len(numbers) != len(found):
+        return None
+    first = dims[inner[0]][0] - channel
+    if variables(first) & {*walked, *window} or first.bounds()[0] < 0:
         return None
     if set(moved) != set(side) or len(numbers) > 1 or (deep and any(d.others.terms for d in found)):
         return None
@@ -146,7 +149,7 @@ def walking_box(
         return None
     count, pitch = (images.extent, images.pitch) if alone else (1, images.pitch * images.extent)
     result = TensorMap(
-        name, read.tensor, kind.dtype, (channel.extent, *(d.extent for d in places), count),
+        name, read.tensor, kind.dtype, (dims[inner[0]][2], *(d.extent for d in places), count),
         (*(d.pitch * size for d in places), pitch * size),
         (lines_of(tile, loop)[1], tile.dim.block) if deep else (line, loop.dims[0].block_k),
         tile.layout.swizzle, "", tuple(d.axis.extent for d in places if d.axis is not None),
@@ -155,7 +158,7 @@ def walking_box(
     if not places or result.faults() or any(d.reach >> CORNER_BITS[len(places)] for d in places):
         return None
     rows = (0,) if deep else tuple(range(0, tile.dim.block, line))
-    return WalkingBox(result, window, places, images, rows, deep)
+    return WalkingBox(result, window, places, images, first, rows, deep)
 
 
 def _place_dim(

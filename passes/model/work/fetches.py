@@ -6,7 +6,19 @@ from collections.abc import Collection
 
 import numpy as np
 
-from ....ir import WITH_PRODUCER, DType, Expr, Read, Segment, dtype_of, expr_variables, reads, vector_widths
+from ....ir import (
+    SWIZZLES,
+    WITH_PRODUCER,
+    DType,
+    Expr,
+    Read,
+    Segment,
+    dtype_of,
+    expr_variables,
+    reads,
+    variables,
+    vector_widths,
+)
 from ...geometry import (
     MIN_COPY_BYTES,
     Count,
@@ -79,6 +91,7 @@ def fill(
     in_bulk = geometry.loop.tma if reads_shared_matrices(geometry.structure.mma) else None
     if in_bulk is not None:  # one thread copies the whole tile
         cost, ways = np.where(in_bulk, 1.0 / tile.count, cost), np.where(in_bulk, 1.0, ways)
+        totals.add("walked", np.where(in_bulk, moved / _walked_line(main, tile, geometry), 0.0))
     past = (
         np.less_equal(cost, 1.0 / together) & np.greater(geometry.loop.stages, 1) & np.equal(geometry.staging.l1, 0)
         if totals.target.async_copy
@@ -107,6 +120,20 @@ def fill(
         divided = np.where(even, least(divided, geometry.threads * place.all_trips * 1.0), divided)
     totals.add("divided", divided * has_division(main, geometry))
     return main
+
+
+def _walked_line(main: Read, tile: StagedTile, geometry: Geometry) -> Count:
+    """Return the channels of a pixel that a walk brings at once.
+
+    Boxes count as one line without end.
+    """
+    loops = geometry.structure.reduces[tile.reduction]
+    reduced = [a for k in loops for a in geometry.structure.loops[k] if a.extent > 1]
+    used = [{v for v in variables(index) if v.extent > 1} for index in main.indices]
+    windowed = any(axes & {*reduced} and axes - {*reduced} for axes in used)
+    if not windowed or reduced[-1] not in used[-1]:
+        return np.inf
+    return np.gcd(reduced[-1].extent, max(SWIZZLES) // tile.size)
 
 
 def _copies_narrow(dtype: DType, totals: Totals) -> bool:
