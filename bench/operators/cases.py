@@ -61,7 +61,7 @@ class GradientCase(Case):
     def steps(self) -> tuple[Step, ...]:
         """The node of the derived declaration."""
         node, _ = self._derived
-        return ((node.op, tuple(str(t) for t in node.inputs), *node.outputs, {}),)
+        return ((node.op, tuple(map(str, node.inputs)), node.outputs[0], {}),)
 
     @property
     def _derived(self) -> tuple[Node, tuple[Source, ...]]:

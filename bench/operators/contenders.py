@@ -121,7 +121,8 @@ def _gradient(case: GradientCase, torch: Any) -> Callable[..., Any]:
     wanted = [position == 0, position == 1, False]
 
     def run(other: Any, given: Any) -> Any:
-        shaped = other.new_empty(1).expand(case.forward[position])
+        order = torch.channels_last if case.channels_last else torch.contiguous_format
+        shaped = torch.empty(case.forward[position], dtype=other.dtype, device=other.device, memory_format=order)
         image, weight = (shaped, other) if position == 0 else (other, shaped)
         return torch.ops.aten.convolution_backward(
             given, image, weight, None, strides, pads[:2], (1, 1), False, (0, 0), groups, wanted
