@@ -46,6 +46,7 @@ def product_seconds(features: Features, blocks: Count, resident: Count, dram: Co
     latency = exposed * costs.bulk_latency * target.dram_latency
     main = _power_sum((work, arrival), costs.bulk_loop) + barriers
     hidden = np.maximum(main, (main + epilogue) / 2.0) + epilogue / np.maximum(1.0, blocks)
+    hidden = np.maximum(hidden, through)  # one warpgroup has smaller tiles, whose bytes are the limit
     alone = np.where(np.equal(features.bulk, ALTERNATING), hidden, main + epilogue) + latency
     return _power_sum((alone, costs.bulk_dram * dram), costs.bulk_dram_power)
 

@@ -194,8 +194,7 @@ def bulk_k_loop(pipeline: BulkPipeline, multiplication: Multiplication) -> list[
     first = [guard_bulk_fetch(pipeline.fetch(Index(n)), ring.exists(Index(n))) for n in range(min(distance, trips))]
     later = [guard_bulk_fetch(pipeline.fetch(at + distance), ring.exists(at + distance))] if trips > distance else []
     wait, promotion = multiplication.end_block()
-    arrival = [*multiplication.load_scales(), pipeline.wait(at), Barrier()]
-    body = [*arrival, *multiplication.issue_products(later), wait, *promotion]
+    body = [pipeline.wait(at), Barrier(), *multiplication.issue_products(later), wait, *promotion]
     ring.state.layout.opening += [MbarrierInit(FULL, 1), Barrier()]
     return [*first, *multiplication.initialise_partial(), ring.turns(body), *multiplication.end_products()]
 
@@ -229,8 +228,7 @@ def produced_k_loop(pipeline: BulkPipeline, multiplication: Multiplication) -> l
     begun = Guard(at, unfinished, trips)
     release = MbarrierArrive(EMPTY, (place + stages - unfinished) % stages, () if begun.always else (begun,))
     released = (release,) if trips > (unfinished if again else 1) else ()
-    arrival = (*multiplication.load_scales(), pipeline.wait(at))
-    loop = ring.turns((*arrival, *multiplication.issue_products(), wait, *released, *promotion))
+    loop = ring.turns((pipeline.wait(at), *multiplication.issue_products(), wait, *released, *promotion))
     begin, passed = ((TurnWait(),), (TurnPass(0, 1),)) if layout.teams > 1 else ((), ())
     end = as_index(trips if ring.until is None else ring.until)
     last = MbarrierArrive(EMPTY, pipeline.place(end + stages - unfinished) % stages)
