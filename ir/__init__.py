@@ -260,7 +260,9 @@ from .recurrence import (
     with_rows,
 )
 from .schedule import (
+    ALTERNATING,
     PERSISTENT,
+    TEAMS,
     WITH_PRODUCER,
     ReduceDim,
     ReductionSchedule,

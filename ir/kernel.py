@@ -309,7 +309,9 @@ class Kernel:
     `reads` and `writes` are global tensors (parameters, in order); `dtypes` their element types; `aligned` the known
     alignment of their base in bytes. `constants` are small arrays that stand in the kernel's text, `maps` the tensor
     maps of read tensors. A `producer`, at most one, fetches for the threads that compute. Of a persistent grid so many
-    blocks are `launched`: each takes every `launched`th block in turn, after the items up to the first barrier.
+    blocks are `launched`: each takes every `launched`th block in turn, after the items up to the first barrier. With
+    several `teams` of `threads` threads, tile t of a launched block is that of team t % teams; a turn is then that of
+    the next tile, which the first tile has.
     """
 
     blocks: int
@@ -326,6 +328,7 @@ class Kernel:
     maps: tuple[TensorMap, ...] = ()
     producer: tuple[Producer, ...] = ()
     launched: int = 0
+    teams: int = 1
 
     @property
     def turn(self) -> Var:
@@ -347,7 +350,7 @@ class Kernel:
     @property
     def launched_threads(self) -> int:
         """Threads of a block, those of the producer included."""
-        return self.threads + sum(producer.threads for producer in self.producer)
+        return self.teams * self.threads + sum(producer.threads for producer in self.producer)
 
     @property
     def shared_bytes(self) -> int:

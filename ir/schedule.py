@@ -18,6 +18,10 @@ from .affine import Var
 WITH_PRODUCER = 2
 #: Value with which blocks of a persistent grid take tiles in turn, and the producer runs ahead from tile to tile.
 PERSISTENT = 3
+#: Value with which two warpgroups of such a block take tiles in turn: one multiplies during the other's epilogue.
+ALTERNATING = 4
+#: Warpgroups that take tiles in turn.
+TEAMS = 2
 
 
 @frozen(cache_hash=True)

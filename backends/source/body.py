@@ -77,6 +77,7 @@ def body_text(
     """
     constants = {t: PointerName(f"{prefix}{n}", kernel.dtypes[t]) for n, t in enumerate(kernel.constants)}
     names = KernelNames(kernel, dialect, {**pointers, **constants}, maps or {})
+    names.elected = f"{names.thread} == 0"
     head, out = Writer(dialect, depth=1), Writer(dialect, depth=1)
     for tensor, values in kernel.constants.items():
         dtype = kernel.dtypes[tensor]
@@ -113,6 +114,10 @@ def _atom_words(kernel: Kernel) -> int:
 def _definitions(kernel: Kernel, dialect: Dialect, names: KernelNames, used: Collection[str], block: str) -> Writer:
     """Define the coordinates among some names, and those that their definitions use."""
     values = {"blk": block, "tid": dialect.thread_index}
+    if kernel.teams > 1 and dialect.map_parameter:
+        team = f"{dialect.thread_index} / {kernel.threads}"
+        values |= {"team": dialect.shuffle_from.format(value=team, source=0)}
+        values["tid"] = f"{dialect.thread_index} % {kernel.threads}"
     values |= {d.var.name: index_text(d.value, names.pointers) for d in kernel.defines}
     if kernel.turn.extent > 1:
         values = {name: v for name, v in values.items() if name not in {"blk", *_block_coordinates(kernel, names)}}
@@ -137,9 +142,11 @@ def _print_turns(items: Sequence[Item], names: KernelNames, out: Writer) -> None
         return
     turns = Var("turns", kernel.turn.extent + 1)
     out.line(f"const int {turns.name} = ({kernel.blocks - 1} - {dialect.block_index}) / {kernel.launched} + 1;")
+    teams = kernel.teams if names.dialect.map_parameter and names.elected else 1
+    begin = "team" if teams > 1 else "0"
     if kernel.done:
         out.line(f"int {kernel.done[0].name} = 0;")
-    with out.loop(kernel.turn, 1, meets=True, until=turns):
+    with out.loop(kernel.turn, 1, meets=True, until=turns, begin=begin, by=teams):
         out.line(f"const int blk = {dialect.block_index} + {kernel.turn.name} * {kernel.launched};")
         for name, value in _block_coordinates(kernel, names).items():
             out.line(f"const int {name} = {value};")

@@ -49,12 +49,12 @@ def print_producer(
 
     In OpenCL C there is none: the threads that wait copy instead.
     """
-    first = names.kernel.threads
+    first, thread = names.kernel.teams * names.kernel.threads, names.thread
     for producer in names.kernel.producer if names.dialect.map_parameter else ():
-        with out.block(f"if (tid >= {first})"):
+        with out.block(f"if ({thread} >= {first})"):
             if producer.registers:
                 out.line(REGISTER_LIMIT.format(way="dec", count=producer.registers))
-            with out.block(f"if (tid == {first})"):
+            with out.block(f"if ({thread} == {first})"):
                 print_items(producer.body, evolve(names, elected=""), out)
             out.line("return;")
         if producer.others:
@@ -117,12 +117,17 @@ def _print_wait(item: MbarrierWait, names: KernelNames, out: Writer) -> None:
 
 
 def _print_turn_wait(item: TurnWait, names: KernelNames, out: Writer) -> None:
-    width = WARPGROUP * LANES
-    out.line(_TURN.format(way="sync", threads=2 * width, group=f"tid / {width}"))
+    width, teams = WARPGROUP * LANES, names.kernel.teams > 1
+    condition, group = (f"if ({names.kernel.turn.name} > 0) ", "team") if teams else ("", f"tid / {width}")
+    out.line(condition + _TURN.format(way="sync", threads=2 * width, group=group))
 
 
 def _print_turn_pass(item: TurnPass, names: KernelNames, out: Writer) -> None:
-    width = WARPGROUP * LANES
+    width, teams, turn = WARPGROUP * LANES, names.kernel.teams, names.kernel.turn.name
+    if teams > 1:
+        following = _TURN.format(way="arrive", threads=2 * width, group=f"(team + 1) % {teams}")
+        out.line(f"if ({turn} + 1 < turns) {following}")
+        return
     groups = names.kernel.threads // width
     limits = [f"tid >= {item.first * width}"] * (item.first > 0) + [f"tid < {item.last * width}"] * (item.last < groups)
     condition = f"if ({' && '.join(limits)}) " if limits else ""

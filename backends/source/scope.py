@@ -61,12 +61,13 @@ class Writer:
 
     @contextmanager
     def loop(
-        self, var: Var, unroll: int = 0, meets: bool = False, until: Var | None = None, at_least_once: bool = False
-    ) -> Iterator[None]:
+        self, var: Var, unroll: int = 0, meets: bool = False, until: Var | None = None, at_least_once: bool = False,
+        begin: str = "0", by: int = 1,
+    ) -> Iterator[None]:  # fmt: skip
         """Open a counted loop with an unroll factor.
 
         `unroll` is 0 for full unrolling, where the dialect supports it. With `meets`, threads synchronise in it; it
-        ends before `until`, but `at_least_once` runs its first iteration.
+        counts from `begin` on `by` a number and ends before `until`, but `at_least_once` runs its first iteration.
         """
         if self.dialect.unroll:
             whole = unroll in (0, var.extent)
@@ -75,7 +76,8 @@ class Writer:
         counter = var.name if kind == "int" else f"{var.name}_count"
         first = f"{counter} < 1 || " if at_least_once else ""
         end = until.name if until else var.extent
-        with self.block(f"for ({kind} {counter} = 0; {first}{counter} < {end}; ++{counter})"):
+        step = f"++{counter}" if by == 1 else f"{counter} += {by}"
+        with self.block(f"for ({kind} {counter} = {begin}; {first}{counter} < {end}; {step})"):
             if counter != var.name:
                 self.line(f"const int {var.name} = {counter};")
             yield
@@ -109,6 +111,11 @@ class KernelNames:
     shapes: dict[str, tuple[int, ...]] = field(factory=dict)
     types: dict[str, DType] = field(factory=dict)
     count: int = 0
+
+    @property
+    def thread(self) -> str:
+        """Number of a thread among those of all teams."""
+        return self.dialect.thread_index if self.kernel.teams > 1 else "tid"
 
     @cached_property
     def stores_operands(self) -> bool:

@@ -136,7 +136,8 @@ FORMS: dict[type, Form] = {
     Staging: Form("stage <operand>" + _options(Staging)),
     # Kernel IR
     Kernel: Form(
-        "kernel blocks <blocks> threads <threads>{? min_blocks <min_blocks>?}{? launched <launched>?}",
+        "kernel blocks <blocks> threads <threads>{? min_blocks <min_blocks>?}{? launched <launched>?}"
+        "{? teams <teams>?}",
         (
             "reads <reads>",
             "writes <writes>",

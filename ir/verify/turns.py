@@ -20,8 +20,12 @@ MAX_WARPGROUPS = 15
 
 def check_turns(kernel: Kernel) -> Iterator[VerifyError]:
     """Warpgroups that take turns all end, with no turn left over."""
-    groups = kernel.threads // (WARPGROUP * LANES)
-    if not _turns(kernel.items, 1):
+    groups, once = kernel.threads // (WARPGROUP * LANES), _turns(kernel.items, 1)
+    if kernel.teams > 1:
+        if groups != 1 or [type(turn) for turn in once] != [TurnWait, TurnPass]:
+            yield VerifyError(f"{kernel.teams} teams of {groups} warpgroups: expected one that waits and passes a turn")
+        return
+    if not once:
         return
     if not 2 <= groups <= MAX_WARPGROUPS:
         yield VerifyError(f"{groups} warpgroups take turns: expected 2 to {MAX_WARPGROUPS}")

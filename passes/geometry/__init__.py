@@ -93,6 +93,7 @@ from .shared_matrices import (
     row_place,
     row_vector,
     shared_matrix_faults,
+    teams_of,
 )
 from .shared_memory import (
     MIN_COPY_BYTES,

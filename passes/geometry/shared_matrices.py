@@ -20,10 +20,12 @@ from attrs import frozen
 from ...ir import (
     ACCUMULATOR_THREADS,
     ACCUMULATOR_VECTOR,
+    ALTERNATING,
     HALF_BYTES,
     LANES,
     MATH_MODES,
     MMA_INSTRUCTIONS,
+    TEAMS,
     WARPGROUP,
     Expr,
     Index,
@@ -52,6 +54,11 @@ ROW_PAIR = 2
 
 #: Registers that a producer's threads keep, and sums of a thread from which on the others take over the rest.
 PRODUCER_REGISTERS, MIN_TAKING_SUMS = 24, 128
+
+
+def teams_of(tma: Count) -> Count:
+    """Return the teams of a block that take tiles in turn."""
+    return np.where(np.equal(tma, ALTERNATING), TEAMS, 1)
 
 
 def producer_share(threads: Count, sums: Count, registers: int) -> tuple[Count, Count]:

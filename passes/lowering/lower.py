@@ -64,6 +64,7 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
         maps=tuple(layout.maps),
         producer=tuple(layout.producer),
         launched=layout.launched,
+        teams=layout.teams,
     )
 
 

@@ -49,6 +49,7 @@ from ..geometry import (
     split_divisor,
     staged_tiles,
     streamed_segment,
+    teams_of,
     traffic_dim,
 )
 from ..lowering import MAX_HOISTED_REGISTERS, is_resident_at_once
@@ -149,7 +150,7 @@ def _register_limit(
     if is_register_chain([p.structure for p in geometry]):
         held = chained_numbers(*(product(p.thread) * len(p.structure.reduces) for p in (geometry[0], geometry[-1])))
     for part in (p for p in geometry if reads_shared_matrices(p.structure.mma)):
-        own, others = producer_share(part.threads, held, target.registers_per_sm)
+        own, others = producer_share(part.threads * teams_of(part.loop.tma), held, target.registers_per_sm)
         beside = np.where(others, others, register_limit(threads + own, min_blocks, target))
         limit = np.where(np.greater_equal(part.loop.tma, WITH_PRODUCER), beside, limit)
     return limit

@@ -32,7 +32,7 @@ import numpy as np
 from attrs import field, frozen
 
 from ...ir import WITH_PRODUCER, Target
-from ..geometry import Count, ceil_div, producer_share
+from ..geometry import Count, ceil_div, producer_share, teams_of
 from .feature_schema import Features
 
 #: Names of the resources, in the order of the table that `bound_terms` returns.
@@ -73,11 +73,12 @@ def resident_blocks(features: Features, registers: Count, target: Target) -> Cou
     It is 0 where not one fits. Each scheduler has its own registers, which whole warps share;
     a producer that gives none back is a warp.
     """
-    warps = ceil_div(features.threads, target.warp_size)
+    threads = features.threads * teams_of(features.bulk)
+    warps = ceil_div(threads, target.warp_size)
     produced = np.greater_equal(features.bulk, WITH_PRODUCER)
     if np.any(produced):
         sums = np.maximum(features.instances, features.held)
-        _, others = producer_share(features.threads, sums, target.registers_per_sm)
+        _, others = producer_share(threads, sums, target.registers_per_sm)
         warps = warps + (produced & np.equal(others, 0))
     # A chain without row operations has a producer where its warpgroups do not copy.
     warps = warps + (np.equal(features.chained, 3) & np.equal(features.in_step, 0))

@@ -18,7 +18,7 @@ import functools
 
 import numpy as np
 
-from ...ir import PERSISTENT, WARPGROUP, WITH_PRODUCER, Target
+from ...ir import ALTERNATING, PERSISTENT, WARPGROUP, WITH_PRODUCER, Target
 from ..geometry import MIN_TURN_STAGES, Count, ceil_div, takes_turns
 from .feature_schema import Features
 
@@ -44,9 +44,12 @@ def product_seconds(features: Features, blocks: Count, resident: Count, dram: Co
     slow = costs.bulk_epilogue * np.maximum(1.0, costs.bulk_epilogue_warps / warps) ** costs.bulk_epilogue_power
     slots = (features.issue - features.promoted) / (target.warp_size * target.issue_per_clock)
     epilogue = blocks * (slow * slots + costs.bulk_line * features.lines) / target.clock
-    exposed = np.where(np.equal(features.bulk, PERSISTENT), 1.0, waves / resident)
+    exposed = np.where(np.greater_equal(features.bulk, PERSISTENT), 1.0, waves / resident)
     latency = exposed * costs.bulk_latency * target.dram_latency
-    alone = _power_sum((work, arrival), costs.bulk_loop) + barriers + epilogue + latency
+    main = _power_sum((work, arrival), costs.bulk_loop) + barriers
+    hidden = np.maximum(main, (main + epilogue) / 2.0) + epilogue / np.maximum(1.0, blocks)
+    hidden = np.maximum(hidden, through)  # one warpgroup has smaller tiles, whose bytes are the limit
+    alone = np.where(np.equal(features.bulk, ALTERNATING), hidden, main + epilogue) + latency
     return _power_sum((alone, costs.bulk_dram * dram), costs.bulk_dram_power)
 
 
@@ -56,7 +59,7 @@ def _blocks_ahead(features: Features) -> Count:
     They are all of a short loop, and those of the next tiles in a persistent grid; without a producer, one less.
     """
     distance = np.maximum(1.0, features.stages - np.equal(features.bulk, 1))
-    short = np.less_equal(features.rounds, features.stages) & np.not_equal(features.bulk, PERSISTENT)
+    short = np.less_equal(features.rounds, features.stages) & np.less(features.bulk, PERSISTENT)
     return np.where(short, np.maximum(1.0, features.rounds), distance)
 
 

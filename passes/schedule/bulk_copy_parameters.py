@@ -13,9 +13,12 @@ from typing import cast
 import numpy as np
 
 from ...ir import (
+    ALTERNATING,
     HALF_BYTES,
+    LANES,
     MATH_MODES,
     MMA_INSTRUCTIONS,
+    WARPGROUP,
     FusedGroup,
     ReduceDim,
     Reduction,
@@ -24,6 +27,7 @@ from ...ir import (
     Staging,
     TileDim,
     Var,
+    expr_indirects,
     operands,
     variables,
 )
@@ -107,6 +111,11 @@ def check_bulk_copies_fit(sizes: ScheduleSizes) -> Iterator[Finding]:
             continue
         if not np.any(part.loop.tma):
             continue
+        alternating = np.equal(part.loop.tma, ALTERNATING)
+        yield alternating & np.not_equal(part.threads, WARPGROUP * LANES), "teams of a block have one warpgroup each"
+        bodies = (*(r.body for r in segment.reductions), *(o.body for o in segment.outputs))
+        if any(map(expr_indirects, bodies)):
+            yield alternating, "teams take turns at loops that data do not end"
         for position in range(len(segment.reductions)):
             faults = _are_no_boxes(sizes.group, segment, part, position)
             yield np.logical_and(part.loop.tma, faults), "operands are no boxes"

@@ -195,7 +195,7 @@ def check_bulk_copies(case: Scheduled) -> Iterator[str]:
     """
     for name, reduction, loop, schedule in case.loops:
         several = len(case.group.segments) > 1 and not is_register_chain(case.schedule.segments)
-        if loop.tma not in (0, 1, 2, 3) or (loop.tma and several):
+        if loop.tma not in range(5) or (loop.tma and several):
             yield f"{name}: tma {loop.tma} of a kernel of {len(case.group.segments)} segments"
         elif loop.tma:
             alone = len(case.group.segments) == 1

@@ -8,6 +8,7 @@ from math import gcd, prod
 from ...ir import (
     ACCUMULATOR_THREADS,
     ACCUMULATOR_VECTOR,
+    ALTERNATING,
     HALF_BYTES,
     MMA_INSTRUCTIONS,
     PERSISTENT,
@@ -163,7 +164,7 @@ def warpgroup_parameters(
     yield cache_parameter(prefix, target, coarse)
     yield ScheduleParameter.of(f"{prefix}order", (2,))
     if structure.bulk:
-        yield ScheduleParameter.of(f"{prefix}tma", (0, 1, WITH_PRODUCER, PERSISTENT))
+        yield ScheduleParameter.of(f"{prefix}tma", (0, 1, WITH_PRODUCER, PERSISTENT, ALTERNATING))
 
 
 def _depth_warps(structure: SegmentTemplate, depth: int, step: int, target: Target, coarse: bool) -> tuple[int, ...]:

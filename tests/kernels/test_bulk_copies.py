@@ -268,16 +268,18 @@ def test_a_stage_is_released_after_its_products_only() -> None:
     assert any("is released while products" in fault for fault in faults), faults
 
 
-def persistent_kernel(stages: int = 3, depth: int = 320, tiles: int = 16) -> Kernel:
+def persistent_kernel(stages: int = 3, depth: int = 320, tiles: int = 16, form: int = 3) -> Kernel:
     """Return a kernel whose blocks take several tiles each."""
     group = halves((1, 64 * tiles, 64, depth), (True, False))
-    return lower(group, with_tma(point(group, (True, False), vector=8, stages=stages), 3), {}, SMALL_GPU)
+    return lower(group, with_tma(point(group, (True, False), vector=8, stages=stages), form), {}, SMALL_GPU)
 
 
+@pytest.mark.parametrize("form", [3, 4])
 @pytest.mark.parametrize("stages", [3, 4, 6, 8])
 @pytest.mark.parametrize("depth", [64, 192, 320, 1024])
-def test_a_ring_goes_on_with_the_next_tile(stages: int, depth: int) -> None:
-    kernel = persistent_kernel(stages, depth)
+def test_a_ring_goes_on_with_the_next_tile(stages: int, depth: int, form: int) -> None:
+    kernel = persistent_kernel(stages, depth, form=form)
+    assert kernel.teams == form - 2
     assert (kernel.blocks, kernel.launched, kernel.turn.extent) == (16, 3, 6)
     assert kernel_violations(kernel) == []
     assert check_barriers(kernel) == ()
@@ -285,11 +287,12 @@ def test_a_ring_goes_on_with_the_next_tile(stages: int, depth: int) -> None:
 
 
 @needs_opencl
+@pytest.mark.parametrize("form", [3, 4])
 @pytest.mark.parametrize("shape", [(1, 320, 224, 328), (2, 256, 64, 64), (1, 64, 640, 448)])
 @pytest.mark.parametrize("deep", MAJORS)
-def test_tiles_in_turn_opencl(shape: tuple[int, int, int, int], deep: tuple[bool, bool]) -> None:
+def test_tiles_in_turn_opencl(shape: tuple[int, int, int, int], deep: tuple[bool, bool], form: int) -> None:
     group = halves(shape, deep)
-    check(_device("opencl"), SMALL_GPU, group, with_tma(point(group, deep, vector=8), 3))
+    check(_device("opencl"), SMALL_GPU, group, with_tma(point(group, deep, vector=8), form))
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 
 from attrs import evolve
 
 from ....ir import (
+    DType,
     Expr,
     Index,
     Load,
+    Op,
     Reduction,
     RegisterWrite,
     Value,
@@ -50,3 +53,8 @@ def held_scales(state: SegmentState, reduction: Reduction, scales: Sequence[Valu
         at, shape = tuple(map(as_index, along)) or (Index(),), tuple(tiles[t].thread for t in along) or (1,)
         found.append(RegisterWrite(f"{reduction.name}.scale{number}", at, shape, scale, scale.dtype))
     return tuple(found)
+
+
+def multiply_scales(scales: Sequence[Value], dtype: DType) -> Value:
+    """Return the product of scales, which neighbours share."""
+    return reduce(lambda a, b: Op("mul", (a, b), dtype), scales)

@@ -8,9 +8,11 @@ from math import prod
 from attrs import evolve, frozen
 
 from ....ir import (
+    ALTERNATING,
     LANES,
     MMA_INSTRUCTIONS,
     PERSISTENT,
+    TEAMS,
     WIDEST_BYTES,
     Barrier,
     BulkCopy,
@@ -27,6 +29,8 @@ from ....ir import (
     Producer,
     Read,
     SharedBuffer,
+    TurnPass,
+    TurnWait,
     Var,
     as_index,
     delinearise,
@@ -128,8 +132,10 @@ def bulk_pipeline(ring: SharedPipeline) -> BulkPipeline | None:
         return None
     layout = ring.state.layout
     layout.buffers[FULL] = SharedBuffer(FULL, DType.U64, ring.schedule.stages)
-    if ring.schedule.tma == PERSISTENT:
+    if ring.schedule.tma >= PERSISTENT:
         layout.launched = min(layout.schedule.blocks, ring.state.target.NUM_SM)
+        several = layout.schedule.blocks > layout.launched and ring.until is None
+        layout.teams = TEAMS if ring.schedule.tma == ALTERNATING and several else 1
     return declared_pipeline(ring, tiles)
 
 
@@ -188,8 +194,7 @@ def bulk_k_loop(pipeline: BulkPipeline, multiplication: Multiplication) -> list[
     first = [guard_bulk_fetch(pipeline.fetch(Index(n)), ring.exists(Index(n))) for n in range(min(distance, trips))]
     later = [guard_bulk_fetch(pipeline.fetch(at + distance), ring.exists(at + distance))] if trips > distance else []
     wait, promotion = multiplication.end_block()
-    arrival = [*multiplication.load_scales(), pipeline.wait(at), Barrier()]
-    body = [*arrival, *multiplication.issue_products(later), wait, *promotion]
+    body = [pipeline.wait(at), Barrier(), *multiplication.issue_products(later), wait, *promotion]
     ring.state.layout.opening += [MbarrierInit(FULL, 1), Barrier()]
     return [*first, *multiplication.initialise_partial(), ring.turns(body), *multiplication.end_products()]
 
@@ -203,7 +208,8 @@ def produced_k_loop(pipeline: BulkPipeline, multiplication: Multiplication) -> l
         others      for each block b: wait for block b; multiply it; wait for the products of block b - 1; release that
 
     Partial sums that are promoted end with their K block, which is then released. Blocks of a persistent grid go on in
-    the ring with their next tile, and release all stages of a tile.
+    the ring with their next tile, and release all stages of a tile. Teams have the turn until all products of their
+    tile are issued.
     """
     ring, layout = pipeline.ring, pipeline.ring.state.layout
     stages, trips, again = ring.schedule.stages, ring.step.extent, pipeline.turn.extent > 1
@@ -212,7 +218,7 @@ def produced_k_loop(pipeline: BulkPipeline, multiplication: Multiplication) -> l
     items = (ring.turns((free, pipeline.fetch(at))),)
     threads, sums = layout.schedule.threads, prod(dim.thread for dim in ring.state.frame.schedule.dims)
     sums *= 2 if multiplication.is_promoted else 1
-    own, others = map(int, producer_share(threads, sums, ring.state.target.registers_per_sm))
+    own, others = map(int, producer_share(layout.teams * threads, sums, ring.state.target.registers_per_sm))
     layout.producer.append(Producer(items, own, PRODUCER_REGISTERS if others else 0, others))
     layout.buffers[EMPTY] = SharedBuffer(EMPTY, DType.U64, stages)
     warps = layout.schedule.threads // LANES
@@ -222,12 +228,12 @@ def produced_k_loop(pipeline: BulkPipeline, multiplication: Multiplication) -> l
     begun = Guard(at, unfinished, trips)
     release = MbarrierArrive(EMPTY, (place + stages - unfinished) % stages, () if begun.always else (begun,))
     released = (release,) if trips > (unfinished if again else 1) else ()
-    arrival = (*multiplication.load_scales(), pipeline.wait(at))
-    loop = ring.turns((*arrival, *multiplication.issue_products(), wait, *released, *promotion))
+    loop = ring.turns((pipeline.wait(at), *multiplication.issue_products(), wait, *released, *promotion))
+    begin, passed = ((TurnWait(),), (TurnPass(0, 1),)) if layout.teams > 1 else ((), ())
     end = as_index(trips if ring.until is None else ring.until)
     last = MbarrierArrive(EMPTY, pipeline.place(end + stages - unfinished) % stages)
     ends = (last,) if again and unfinished else ()
-    return [*multiplication.initialise_partial(), loop, *multiplication.end_products(), *ends]
+    return [*multiplication.initialise_partial(), *begin, loop, *passed, *multiplication.end_products(), *ends]
 
 
 def guard_bulk_fetch(fetch: BulkFetch, guard: Guard) -> BulkFetch:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import reduce
 
 from attrs import evolve, frozen
 
@@ -35,6 +34,7 @@ from ....ir import (
     Var,
     as_index,
     call,
+    clamp,
     substitute_node,
 )
 from ...geometry import (
@@ -49,7 +49,8 @@ from ...geometry import (
 from ..index_values import Context, value_of
 from ..layout import AxisBinding, MmaLoop, held_register, held_rows_loop, mma_loop, products
 from ..segment_state import SegmentState
-from .block_scales import held_scales, scale_values
+from ..substitute_phase import substitute_phase
+from .block_scales import held_scales, multiply_scales, scale_values
 from .warp_split_k import warp_sum_register
 
 
@@ -125,9 +126,10 @@ class Multiplication:
         if self.held:
             first, *others = (self._issue_held_step(number) for number in steps)
             rest = [item for step in others for item in step]
-            return [*first, *beside, *rest] if sums else [*beside, *first, *rest]
+            return [*first, *beside, *rest, *self._next_scales()] if sums else [*beside, *first, *rest]
         if sums:
-            return [ProductFence(sums), *(self.step_in_place(n) for n in steps), ProductCommit(), *beside]
+            issued = (self.step_in_place(n) for n in steps)
+            return [ProductFence(sums), *issued, ProductCommit(), *beside, *self._next_scales()]
         loop = self._loop(None)
         products: list[Root] = [root for pair in self.pairs for root in self._products(*pair, loop)]
         fence = ProductFence((self.accumulator,) if self._writes_sums else ())
@@ -141,18 +143,28 @@ class Multiplication:
         """
         return self.is_promoted or self.block_k.extent == 1
 
-    def load_scales(self) -> list[Item]:
-        """Return the phase that loads the scales of a K block, which arrive while its products run.
+    def _next_scales(self) -> list[Item]:
+        """Return the phases that multiply a K block's scales, and load those of the next one."""
+        if not self.scales:
+            return []
+        held = held_scales(self.state, self.reduction, self.scales)
+        shape, last = tuple(dim.thread for dim in self.state.frame.schedule.dims), self.block_k.extent - 1
+        scale = multiply_scales([RegisterRead(write.name, write.at, write.dtype) for write in held], self._dtype)
+        write = RegisterWrite(f"{self.sums}.scale", self.at, shape, scale, self._dtype)
+        following = [self._load_scales(clamp(as_index(self.block_k) + 1, 0, last))] if last else []
+        return [self._phase("scale", [write], self._loop(None)), *following]
 
-        Missing rows and columns have those of the last one.
-        """
-        phase = self._phase("scale", [*held_scales(self.state, self.reduction, self.scales)], self._loop(None))
-        return [evolve(phase, shares=tuple(evolve(s, valid=()) for s in phase.shares))] if self.scales else []
+    def _load_scales(self, at: Index) -> Phase:
+        """Return the phase that loads the scales of a K block; missing rows and columns have those of the last one."""
+        phase = self._phase("scales", [*held_scales(self.state, self.reduction, self.scales)], self._loop(None))
+        phase = evolve(phase, shares=tuple(evolve(s, valid=()) for s in phase.shares))
+        return substitute_phase(phase, {self.block_k: at})
 
     def initialise_partial(self) -> list[Item]:
-        """Return the phase that declares the sums of a K block."""
+        """Return the phases that declare the sums of a K block, and load the scales of the first one."""
         zero = self._initialise_partial()
-        return [self._phase("zero", zero, self._loop(None))] if zero else []
+        first = [self._load_scales(Index())] if self.scales else []
+        return [self._phase("zero", zero, self._loop(None)), *first] if zero else []
 
     def _issue_held_step(self, number: int) -> list[Item]:
         """Return the items that load a step's rows and issue its products."""
@@ -302,9 +314,8 @@ class Multiplication:
         dtype = self._dtype
         value: Value = RegisterRead(self.accumulator, self.at, dtype)
         if self.scales:  # neighbours share the product of scales, so that a sum takes one multiply-add
-            held = held_scales(self.state, self.reduction, self.scales) if self.pairs else ()
-            scales = [RegisterRead(write.name, write.at, write.dtype) for write in held] or self.scales
-            value = Op("mul", (value, reduce(lambda a, b: Op("mul", (a, b), dtype), scales)), dtype)
+            held = RegisterRead(f"{self.sums}.scale", self.at, dtype) if self.pairs else None
+            value = Op("mul", (value, held or multiply_scales(self.scales, dtype)), dtype)
         return [Accumulate(self.sums, self.at, "sum", value, (), dtype)]
 
     @property

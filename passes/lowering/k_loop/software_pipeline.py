@@ -312,7 +312,7 @@ def warpgroup_k_loop(pipeline: SharedPipeline, multiplication: Multiplication) -
     begin += [*(pipeline.load_registers(Index(distance)) if loads else ()), *multiplication.initialise_partial()]
     *waiting, barrier = pipeline.wait
     arrival = (*waiting, ProxyFence())
-    products = [*multiplication.load_scales(), *multiplication.issue_products((*following, *loads, *pipeline.commit))]
+    products = multiplication.issue_products((*following, *loads, *pipeline.commit))
     if promotion:  # the next K block arrives while products run
         return [*begin, *arrival, pipeline.turns((barrier, *products, *arrival, end, *promotion))]
     return [*begin, pipeline.turns((*arrival, barrier, *products, end)), *multiplication.end_products()]

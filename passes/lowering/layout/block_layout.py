@@ -87,8 +87,8 @@ class BlockLayout:
     """Layout of a kernel; buffers are added during lowering.
 
     `opening` are the items before all others, `maps` and `producer` those of bulk copies, `launched` the blocks of a
-    persistent grid. `boxes`, `pitches` and `names` describe, per tensor passed between segments, the block's box of it
-    and its buffer.
+    persistent grid, `teams` the warpgroups that take them in turn. `boxes`, `pitches` and `names` describe, per tensor
+    passed between segments, the block's box of it and its buffer.
     """
 
     group: FusedGroup
@@ -103,6 +103,7 @@ class BlockLayout:
     opening: list[Item] = field(factory=list)
     producer: list[Producer] = field(factory=list)
     launched: int = 0
+    teams: int = 1
     boxes: dict[str, Box] = field(factory=dict)
     pitches: dict[str, tuple[int, ...]] = field(factory=dict)
     names: dict[str, str] = field(factory=dict)
