@@ -1,0 +1,45 @@
+"""Random points of sums of products: batches by number, places of operands."""
+
+from __future__ import annotations
+
+import pytest
+from cuts.backends.devices import find_target
+from cuts.ir.compiled import Storage
+from cuts.passes.schedule.space import make_space
+from cuts.tests.fuzz.points import BATCH, FORMS, PointCase, count_kinds, draw_cases
+
+from ..kernels.cases import legal_points
+from ..kernels.test_bulk_copies import with_tma
+from ..kernels.test_matrix_instructions import _device, check
+from ..kernels.test_warpgroup_products import SMALL_SHARED, halves
+from ..needs import needs_opencl
+
+H200 = find_target("cuda:h200")
+
+
+def test_a_batch_is_the_same_again() -> None:
+    first, second = list[PointCase](), list[PointCase]()
+    for found in (first, second):
+        draw_cases(3, 1, H200, found.append)
+    assert len(first) == BATCH
+    assert [(c.kind, c.schedule, c.storages) for c in first] == [(c.kind, c.schedule, c.storages) for c in second]
+
+
+def test_batches_have_all_forms_and_roles() -> None:
+    kinds = dict[str, str]()
+    for batch in range(8):
+        draw_cases(1, batch, H200, lambda case: kinds.update({str(len(kinds)): case.kind}))
+    counts = count_kinds(kinds)
+    assert {*FORMS, "grouped", "strided", "threads copy", "bulk copies", "producer"} <= {*counts}
+
+
+@needs_opencl
+@pytest.mark.parametrize(
+    "place", [Storage("a", 8, (0, 72, 1)), Storage("a", 1, (0, 65, 1)), Storage("c", 0, (0, 1, 80))]
+)
+def test_operands_with_pitches_and_offsets_opencl(place: Storage) -> None:
+    """Copies by threads replace boxes where a place has none."""
+    group = halves((1, 64, 64, 64), (True, True))
+    structure = next(t for t in make_space(group, SMALL_SHARED).templates if t.segments[0].bulk)
+    schedule = legal_points(make_space(group, SMALL_SHARED), structure, 0, 1)[0]
+    check(_device("opencl"), SMALL_SHARED, group, with_tma(schedule, 1), {place.buffer: place})
