@@ -35,6 +35,12 @@ PRODUCTS = model(
 )
 
 
+def scaled_product(rows: Sequence[int], columns: Sequence[int]) -> str:
+    """Return a product of 8-bit floats with scales of these shapes."""
+    inputs = {"x": ("f8e4m3", [4, 4]), "w": ("f8e4m3", [4, 6]), "p": ("f32", [*rows]), "q": ("f32", [*columns])}
+    return model([("n", "scaled_matmul", ("x", "w", "p", "q"), "y")], inputs)
+
+
 @pytest.mark.parametrize(
     ("target", "precision", "message"),
     [
@@ -82,6 +88,9 @@ def test_verify_names_an_overflow_of_half_types(mode: str, cuts: Cuts, tmp_path:
         (model([("n", "matmul", ("x", "w"), "y")], {"x": ("f16", [4, 8]), "w": ("bf16", [8, 4])}),
          "op 'matmul': operand 'b': expected element type f16, found bf16"),
         (model([("n", "relu", ("x",), "y")], {"x": ("tf32", [4])}), "tf32"),
+        (scaled_product((4, 5), (1, 1)), "operand 'a_scale': expected at most [4, 4] scales, found [4, 5]"),
+        (scaled_product((4, 1), (8, 2)), "operand 'b_scale': expected at most [4, 6] scales, found [8, 2]"),
+        (scaled_product((4,), (1, 1)), "op 'scaled_matmul': operand 'a_scale': expected"),
     ],
 )  # fmt: skip
 def test_an_error_names_the_disallowed_type(text: str, message: str, cuts: Cuts, tmp_path: Path) -> None:

@@ -90,8 +90,9 @@ def _engine(chosen: int, batch: int, look: Callable[[Graph], None], phases: tupl
 
 @contextmanager
 def same_anywhere() -> Iterator[None]:
-    """Draw independently of the loaded modules: Hypothesis prefers numbers in the source of loaded modules, which
-    differ between processes and versions of the package.
+    """Draw independently of the loaded modules.
+
+    Hypothesis prefers numbers in the source of loaded modules, which differ between processes and versions.
     """
     finder = getattr(providers, "_get_local_constants", None)
     if finder is None:  # a version that looks for none

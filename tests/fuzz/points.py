@@ -50,7 +50,7 @@ def boxes(draw: st.DrawFn) -> FusedGroup:
 
 
 @st.composite
-def scaled(draw: st.DrawFn) -> FusedGroup:
+def block_scales(draw: st.DrawFn) -> FusedGroup:
     """Draw a product with scales of blocks."""
     sides = st.sampled_from((64, 70, 128, 144))
     shape = (draw(st.sampled_from((1, 2))), draw(sides), draw(sides), draw(st.sampled_from((128, 320, 512))))
@@ -75,10 +75,10 @@ def two_types(draw: st.DrawFn) -> FusedGroup:
     return product_of_two((kinds[0], kinds[1]), (1, draw(sides), draw(sides), draw(st.sampled_from((64, 160, 256)))))
 
 
-#: What is summed, by name.
+#: Sums of products by name.
 FORMS: Mapping[str, st.SearchStrategy[FusedGroup]] = {
-    "boxes": boxes(), "walks": walks(), "scaled": scaled(), "two types": two_types(), "small": groups(tuple(MODES)),
-    "halves": drawn_groups(), "types": drawn_types(),
+    "boxes": boxes(), "walks": walks(), "scaled": block_scales(), "two types": two_types(),
+    "small": groups(tuple(MODES)), "halves": drawn_groups(), "types": drawn_types(),
 }  # fmt: skip
 
 
@@ -100,7 +100,7 @@ class PointCase:
 
 
 @st.composite
-def placed(draw: st.DrawFn, group: FusedGroup) -> Storages:
+def places(draw: st.DrawFn, group: FusedGroup) -> Storages:
     """Draw pitches and offsets of some operands, aligned and not."""
     found = {}
     for name in draw(st.lists(st.sampled_from(group.inputs), unique=True, max_size=2)):
@@ -117,7 +117,7 @@ def placed(draw: st.DrawFn, group: FusedGroup) -> Storages:
 
 @st.composite
 def points(draw: st.DrawFn, group: FusedGroup, target: Target) -> Schedule:
-    """Draw a legal point of an instruction, mostly a warpgroup's, with some form of copies."""
+    """Draw a legal point of an instruction, mostly a warpgroup's."""
     space = make_space(group, target)
     templates = [t for t in space.templates if t.segments[0].mma]
     assume(templates)
@@ -131,11 +131,11 @@ def points(draw: st.DrawFn, group: FusedGroup, target: Target) -> Schedule:
 
 @st.composite
 def point_cases(draw: st.DrawFn, target: Target) -> PointCase:
-    """Draw a sum of products, one of its points, and places of operands."""
+    """Draw a sum of products, a point, and places of operands."""
     form = draw(st.sampled_from((*FORMS, "grouped")))
     if form != "grouped":
         group = draw(FORMS[form])
-        return PointCase(form, group, draw(points(group, target)), draw(placed(group)) if draw(st.booleans()) else {})
+        return PointCase(form, group, draw(points(group, target)), draw(places(group)) if draw(st.booleans()) else {})
     op = draw(st.sampled_from(("grouped_matmul", "grouped_outer")))
     group, names = product_of(op, kind=draw(st.sampled_from((DType.F16, DType.BF16))))
     ends = draw(st.lists(st.integers(-5, 140), min_size=2, max_size=2))
@@ -150,14 +150,14 @@ class PointReport:
     error: str = ""
 
 
-def draw_cases(chosen: int, batch: int, target: Target, look: Callable[[PointCase], None]) -> None:
-    """Call `look` with each case of a batch; a batch is the same anywhere."""
+def draw_cases(chosen: int, batch: int, target: Target, look: Callable[[PointCase], None], count: int = BATCH) -> None:
+    """Call `look` with each case of a numbered batch."""
 
     def look_at(case: PointCase) -> None:
         look(case)
 
     run = settings(
-        max_examples=BATCH, phases=(Phase.generate,), database=None, deadline=None, derandomize=False,
+        max_examples=count, phases=(Phase.generate,), database=None, deadline=None, derandomize=False,
         print_blob=False, suppress_health_check=list(HealthCheck),
     )(given(point_cases(target))(look_at))  # fmt: skip
     with same_anywhere():

@@ -1,4 +1,4 @@
-"""Runs over random points of sums of products on a device, in many processes."""
+"""Runs over random points of sums of products, in many processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMIT = 300.0
 
 
 def fuzz_points(options: argparse.Namespace) -> int:
-    """Check as many different points as asked for; return 1 where one is wrong."""
+    """Check the requested number of points; return 1 where one is wrong."""
     workers, begin = Workers(options.jobs, SERVICE), time.monotonic()
     kinds, errors = dict[str, str](), list[str]()
     batch, waiting, end = options.first, 0, begin + options.limit
