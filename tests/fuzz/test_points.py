@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from cuts.backends.devices import find_target
 from cuts.ir.compiled import Storage
@@ -15,6 +18,13 @@ from ..kernels.test_warpgroup_products import SMALL_SHARED, halves
 from ..needs import needs_opencl
 
 H200 = find_target("cuda:h200")
+
+
+def test_the_service_opens_no_device() -> None:
+    """Workers are forks of a process that imports the service."""
+    listing = "import sys, cuts.tests.fuzz.service; print([m for m in sys.modules if '.test_' in m])"
+    done = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_a_batch_is_the_same_again() -> None:

@@ -15,6 +15,8 @@ from cuts.tests.fuzz.points import count_kinds
 
 #: Seconds that a batch of cases may take.
 LIMIT = 300.0
+#: Wrong batches after which a run ends.
+MAX_ERRORS = 20
 
 
 def fuzz_points(options: argparse.Namespace) -> int:
@@ -22,9 +24,13 @@ def fuzz_points(options: argparse.Namespace) -> int:
     workers, begin = Workers(options.jobs, SERVICE), time.monotonic()
     kinds, errors = dict[str, str](), list[str]()
     batch, waiting, end = options.first, 0, begin + options.limit
+
+    def goes_on() -> bool:
+        return len(kinds) < options.points and len(errors) < MAX_ERRORS and time.monotonic() < end
+
     try:
-        while waiting or (len(kinds) < options.points and time.monotonic() < end):
-            while workers.load < workers.size + 2 and len(kinds) < options.points and time.monotonic() < end:
+        while waiting or goes_on():
+            while workers.load < workers.size + 2 and goes_on():
                 workers.submit(Job(batch, "points", (options.target, options.seed, batch), (batch,), LIMIT))
                 batch, waiting = batch + 1, waiting + 1
             for done in workers.collect(5.0):
