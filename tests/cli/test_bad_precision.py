@@ -80,6 +80,20 @@ def test_verify_names_an_overflow_of_half_types(mode: str, cuts: Cuts, tmp_path:
     assert cuts("verify", "b", "--input", "large.npz").code == 0
 
 
+@needs_opencl
+def test_verify_names_saturated_8_bit_floats(cuts: Cuts, tmp_path: Path) -> None:
+    text = json.loads(model([("q", "cast", ("x",), "q"), ("y", "cast", ("q",), "y")], {"x": ("f32", [4, 16])}))
+    for node, kind in zip(text["nodes"], ("f8e4m3", "f32"), strict=True):
+        node["attributes"] = {"to": kind}
+    (tmp_path / "graph.json").write_text(json.dumps(text))
+    x = np.full((4, 16), 300.0, np.float32)
+    x[2, 3:6] = 600.0
+    np.savez(tmp_path / "large.npz", x=x)
+    result = cuts("verify", "graph.json", "--target", "opencl", "--input", "large.npz")
+    assert result.code == 0, result.err
+    assert "'q': 3 of 64 values are the largest of f8e4m3 (448), the first at [2, 3]" in result.err
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
