@@ -32,6 +32,7 @@ from .dynamic import (
     read_shapes,
 )
 from .loading import (
+    Calibration,
     ModelLike,
     Shapes,
     Spec,
@@ -59,6 +60,7 @@ class BuildOptions(TypedDict, total=False):
     mode: Mode
     precision: PrecisionName
     weights: WeightsName | None
+    calibration: Calibration | None
     budget: float | None
     tune: bool
     frozen: bool
@@ -119,6 +121,7 @@ def build(
     mode: Mode = "mixed",
     precision: PrecisionName = "fp32",
     weights: WeightsName | None = None,
+    calibration: Calibration | None = None,
     budget: float | None = None,
     tune: bool = False,
     frozen: bool = False,
@@ -149,7 +152,9 @@ def build(
 
     `weights` is the format of constant factors of products: `int8` and `fp8` (e4m3) with a scale for each channel,
     `int4` with one for each group of 128. They are rounded to nearest here, stay packed in the plan and on the device,
-    and become real numbers where a kernel fetches them. The plan's reference has the rounded weights.
+    and become real numbers where a kernel fetches them. The plan's reference has the rounded weights. With a
+    `calibration`, samples of the inputs or the largest size of each value, the activations that multiply them are
+    rounded to `int8` or `fp8`, too, with one scale each: kernels multiply the narrow numbers.
 
     With `debug` the plan checks every index that comes from data: one out of range is an error when it runs, which
     names the tensor, the position, the value and the expected range. Without it such an index counts as the nearest
@@ -190,7 +195,7 @@ def build(
                 raise UsageError("'weights' of a model whose sizes vary", hint="fix the sizes by 'shapes'")
             part = partial(build_part, options=evolve(chosen, begun=None))
             return build_dynamic(graph, vocabulary, machine, part, buckets)
-        graph = graph if weights is None else quantise_model(graph, vocabulary, weights)
+        graph = graph if weights is None else quantise_model(graph, vocabulary, weights, calibration)
     except VocabularyError:
         if not fallback or weights is not None:
             raise

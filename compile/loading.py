@@ -9,6 +9,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+import numpy as np
 from attrs import evolve, field, frozen
 
 from ..ir import (
@@ -77,17 +78,36 @@ class Spec:
         return frozenset(self.registry) - frozenset(Registry.builtin())
 
 
-def quantise_model(graph: Graph, spec: Spec, weights: str) -> Graph:
+#: Largest sizes of activations by name, or samples of a model's inputs, by name or in their order.
+Calibration: TypeAlias = Mapping[str, float] | Sequence[Mapping[str, Any] | Sequence[Any]]
+
+
+def quantise_model(graph: Graph, spec: Spec, weights: str, calibration: Calibration | None = None) -> Graph:
     """Return a canonical graph whose weights are rounded to a format.
 
-    Raises `UsageError` for an unknown format.
+    With a `calibration`, the activations that multiply them are rounded, too.
+
+    Raises `UsageError` for an unknown format, or for an activation without a size.
     """
-    from ..frontends import find_weight_format, quantise_weights
+    from ..frontends import find_activations, find_weight_format, largest_sizes, quantise_activations, quantise_weights
     from ..passes.graph import Canonicalise
 
     format_ = find_weight_format(weights)
     pure = Canonicalise(spec.instances).run(evolve(graph, interface=Interface()))
-    return evolve(quantise_weights(pure, spec.instances, format_), interface=graph.interface)
+    rounded = quantise_weights(pure, spec.instances, format_)
+    if calibration is not None:
+        uses = find_activations(pure, spec.instances)
+        if not isinstance(calibration, Mapping):
+            values = tuple(dict.fromkeys(value for each in uses.values() for value in each))
+            samples = [_arrays_by_name(pure, sample) for sample in calibration]
+            calibration = largest_sizes(pure, spec.registry, values, samples)
+        rounded = quantise_activations(rounded, uses, format_, calibration)
+    return evolve(rounded, interface=graph.interface)
+
+
+def _arrays_by_name(graph: Graph, sample: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any]:
+    named = sample if isinstance(sample, Mapping) else dict(zip(graph.inputs, sample, strict=True))
+    return {name: np.asarray(value) for name, value in named.items()}
 
 
 @frozen

@@ -316,11 +316,12 @@ class CompiledPlan(PortablePlan):
         return {name: max(value, 2 * lost.get(name, 0.0)) for name, value in self.tolerances().items()}
 
     def first_overflow(self, inputs: Mapping[str, object]) -> str:
-        """Describe the first value that overflows the policy's half type.
-
-        Values come in the order of computation. The text is empty where each fits.
-        """
+        """Describe the first value that overflows the policy's half type, if any."""
         return self._oracle.first_overflow(self._all_inputs(inputs))
+
+    def saturated_values(self, inputs: Mapping[str, object]) -> Iterator[str]:
+        """Describe 8-bit floats that are the largest of their type."""
+        return self._oracle.saturated_values(self._all_inputs(inputs))
 
     def pack(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as one file, for `PackedPlan` and C."""

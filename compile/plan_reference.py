@@ -5,14 +5,14 @@ It reads declarations; a plan runs without them, so `plan.py` imports this modul
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from attrs import evolve, frozen
 
-from ..ir import PRECISIONS, Array, DType
+from ..ir import PRECISIONS, Array, DType, quote
 from ..numerics import Comparison, compare, overflow_message, run_reference, value_tolerances
 from ..ops import Registry, evaluate_graph
 from ..passes import graph_passes
@@ -69,6 +69,21 @@ class PlanReference:
         """Return the relative error of every value in single precision."""
         single, double = (self.values(inputs, kind) for kind in (np.float32, np.float64))
         return {name: compare(name, single[name], value, 0.0).error for name, value in double.items()}
+
+    def saturated_values(self, inputs: Mapping[str, Array]) -> Iterator[str]:
+        """Describe 8-bit floats that are the largest of their type."""
+        kinds = {v: self.model.graph.types[v].dtype for node in self.model.graph.nodes for v in node.outputs}
+        narrow = {v: kind for v, kind in kinds.items() if kind.is_float and kind.size == 1}
+        graph = evolve(self.model.graph, outputs=tuple(narrow))
+        for name, values in evaluate_graph(graph, self.registry, inputs).items() if narrow else ():
+            largest = narrow[name].element.largest
+            places = np.argwhere(np.abs(values.astype(np.float64)) >= largest)
+            if len(places):
+                first = [int(i) for i in places[0]]
+                yield (
+                    f"{quote(name)}: {len(places)} of {values.size} values are the largest of {narrow[name]} "
+                    f"({largest:g}), the first at {first}"
+                )
 
     def first_overflow(self, inputs: Mapping[str, Array]) -> str:
         """Describe the first value that overflows its type.

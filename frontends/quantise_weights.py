@@ -81,16 +81,15 @@ def quantise_weights(graph: Graph, instances: Instances, format_: WeightFormat) 
 
     Warns where it has none.
     """
-    turned = dict(_turned_constants(graph, instances))
-    given = evolve(graph, constants={**graph.constants, **turned})
-    wanted = {value: reduced for node in graph.nodes for value, reduced in _weights(node, given, instances)}
+    given = with_turned_constants(graph, instances)
+    wanted = {value: reduced for node in graph.nodes for value, reduced in find_weights(node, given, instances)}
     wanted = {value: reduced for value, reduced in wanted.items() if value not in graph.outputs}
     if not wanted:
         text = f"graph '{graph.name}' has no weights to quantise: no constant matrix of {MIN_ELEMENTS} floats or more"
         warnings.warn(text, CutsWarning, stacklevel=2)
         return graph
     constants = {n: a for n, a in given.constants.items() if n in graph.constants or n in wanted}
-    types, left = dict(graph.types), [node for node in graph.nodes if not {*node.outputs} <= {*turned} & {*wanted}]
+    types, left = dict(graph.types), [node for node in graph.nodes if not {*node.outputs} <= {*wanted}]
     names = {node.name for node in graph.nodes}
     nodes: list[Node] = []
     for value, reduced in wanted.items():
@@ -106,6 +105,11 @@ def quantise_weights(graph: Graph, instances: Instances, format_: WeightFormat) 
         names.add(node)
         nodes.append(Node(node, "dequantize", tuple(inputs), (value,), {"axis": axis, "block": block}))
     return live_graph(evolve(graph, nodes=(*nodes, *left), constants=constants, types=types))
+
+
+def with_turned_constants(graph: Graph, instances: Instances) -> Graph:
+    """Return a graph whose transpositions of constants are constants, too."""
+    return evolve(graph, constants={**graph.constants, **dict(_turned_constants(graph, instances))})
 
 
 def _turned_constants(graph: Graph, instances: Instances) -> Iterator[tuple[str, Array]]:
@@ -141,16 +145,13 @@ def quantise_array(weight: Array, format_: WeightFormat, axis: int, block: int, 
     return as_dtype(np.clip(whole, -format_.largest, format_.largest), format_.dtype.numpy), scale
 
 
-def _weights(node: Node, graph: Graph, instances: Instances) -> Iterator[tuple[str, tuple[int, ...]]]:
+def find_weights(node: Node, graph: Graph, instances: Instances) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield the weights of a node, each with its reduced dims."""
     if not any(v in graph.constants for v in node.operands):
         return
-    instance = instances.of_node(node, graph)
-    values = {f: v for f, v in zip(instance.inputs, node.inputs, strict=False) if f is not None and v is not None}
-    for statement in instance.program.statements:
-        for read in _factors(statement):
-            value = values.get(read.tensor)
-            if value is None or value not in graph.constants:
+    for statement, values in bound_statements(node, graph, instances):
+        for value, read in read_factors(statement, values):
+            if value not in graph.constants:
                 continue
             type_ = graph.types[value]
             axes = [_axis(read.indices, dim) for dim in range(len(type_.shape))]
@@ -160,12 +161,20 @@ def _weights(node: Node, graph: Graph, instances: Instances) -> Iterator[tuple[s
                 yield value, reduced
 
 
-def _factors(statement: Statement) -> Iterator[Read]:
-    """Yield the plain factors of a sum of products."""
+def bound_statements(node: Node, graph: Graph, instances: Instances) -> Iterator[tuple[Statement, Mapping[str, str]]]:
+    """Yield the statements of a node, with the graph's values by operand."""
+    instance = instances.of_node(node, graph)
+    values = {f: v for f, v in zip(instance.inputs, node.inputs, strict=False) if f is not None and v is not None}
+    for statement in instance.program.statements:
+        yield statement, values
+
+
+def read_factors(statement: Statement, values: Mapping[str, str]) -> Iterator[tuple[str, Read]]:
+    """Yield the factors of a sum of products that read operands."""
     for factor in factors(statement.body) if sums_products(statement) else ():
         stored = stored_factor(factor)
-        if isinstance(stored, Read):
-            yield stored
+        if isinstance(stored, Read) and stored.tensor in values:
+            yield values[stored.tensor], stored
 
 
 def _axis(indices: Sequence[Index], dim: int) -> Var | None:

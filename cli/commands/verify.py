@@ -45,6 +45,9 @@ def command(arguments: Namespace) -> int:
         console.print_json(found | console.weight_values(arguments.weights, costs))
     elif costs:
         console.output_console().print(console.weight_table(arguments.weights, costs))
+    for part, given in plan.part_inputs(inputs):
+        for text in part.saturated_values(given):
+            console.note(text)
     for results, oracle in checks:
         require_right_plan(plan, inputs, results, oracle)
     if arguments.steps:

@@ -35,6 +35,12 @@ PRODUCTS = model(
 )
 
 
+def scaled_product(rows: Sequence[int], columns: Sequence[int]) -> str:
+    """Return a product of 8-bit floats with scales of these shapes."""
+    inputs = {"x": ("f8e4m3", [4, 4]), "w": ("f8e4m3", [4, 6]), "p": ("f32", [*rows]), "q": ("f32", [*columns])}
+    return model([("n", "scaled_matmul", ("x", "w", "p", "q"), "y")], inputs)
+
+
 @pytest.mark.parametrize(
     ("target", "precision", "message"),
     [
@@ -74,6 +80,20 @@ def test_verify_names_an_overflow_of_half_types(mode: str, cuts: Cuts, tmp_path:
     assert cuts("verify", "b", "--input", "large.npz").code == 0
 
 
+@needs_opencl
+def test_verify_names_saturated_8_bit_floats(cuts: Cuts, tmp_path: Path) -> None:
+    text = json.loads(model([("q", "cast", ("x",), "q"), ("y", "cast", ("q",), "y")], {"x": ("f32", [4, 16])}))
+    for node, kind in zip(text["nodes"], ("f8e4m3", "f32"), strict=True):
+        node["attributes"] = {"to": kind}
+    (tmp_path / "graph.json").write_text(json.dumps(text))
+    x = np.full((4, 16), 300.0, np.float32)
+    x[2, 3:6] = 600.0
+    np.savez(tmp_path / "large.npz", x=x)
+    result = cuts("verify", "graph.json", "--target", "opencl", "--input", "large.npz")
+    assert result.code == 0, result.err
+    assert "'q': 3 of 64 values are the largest of f8e4m3 (448), the first at [2, 3]" in result.err
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -82,6 +102,9 @@ def test_verify_names_an_overflow_of_half_types(mode: str, cuts: Cuts, tmp_path:
         (model([("n", "matmul", ("x", "w"), "y")], {"x": ("f16", [4, 8]), "w": ("bf16", [8, 4])}),
          "op 'matmul': operand 'b': expected element type f16, found bf16"),
         (model([("n", "relu", ("x",), "y")], {"x": ("tf32", [4])}), "tf32"),
+        (scaled_product((4, 5), (1, 1)), "operand 'a_scale': expected at most [4, 4] scales, found [4, 5]"),
+        (scaled_product((4, 1), (8, 2)), "operand 'b_scale': expected at most [4, 6] scales, found [8, 2]"),
+        (scaled_product((4,), (1, 1)), "op 'scaled_matmul': operand 'a_scale': expected"),
     ],
 )  # fmt: skip
 def test_an_error_names_the_disallowed_type(text: str, message: str, cuts: Cuts, tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ Results are compared with the float64 reference. Planted bugs measure the fuzzer
     python -m cuts.tests.fuzz --planted --graphs 300 --jobs 2 --out bench/results/planted.json
     python -m cuts.tests.fuzz --replay finding-17.json --seed 17
     python -m cuts.tests.fuzz --seeds 2000 --out errors.json
+    python -m cuts.tests.fuzz --points 2000 --jobs 16 --target cuda --out points.json
 
 Graph number n of a seed is the same everywhere, so a long run can be divided (`--first`). With `--ledger` the file
 records the checked graphs of each seed and target; each call continues after them. Findings are written every fifty
 graphs (`--part`), so a run can be interrupted at any time. With `--seeds` graphs are only compiled, for all targets,
-modes and precisions in turn: any exception but a `CutsError` is a finding (`tests/fuzz/errors/`).
+modes and precisions in turn: any exception but a `CutsError` is a finding (`tests/fuzz/errors/`). With `--points`
+sums of products run at random points of matrix instructions, exact for integers (`tests/fuzz/points.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from pathlib import Path
 
 from cuts.ir.errors import CutsError
 from cuts.tests.fuzz.campaign.hunting import hunt
+from cuts.tests.fuzz.campaign.pointing import fuzz_points
 from cuts.tests.fuzz.campaign.running import PART, fuzz, fuzz_on, replay
 from cuts.tests.fuzz.errors.running import find_errors
 
@@ -64,7 +67,10 @@ def run(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--replay", type=Path, help="a graph.json to check")
     parser.add_argument("--seeds", type=int, default=0, help="compile so many graphs and report exceptions")
+    parser.add_argument("--points", type=int, default=0, help="check so many points of matrix instructions")
     options = parser.parse_args(arguments)
+    if options.points:
+        return fuzz_points(options)
     if options.seeds:
         return find_errors(options.seed, options.first, options.seeds, options.limit, options.out)
     if options.replay:

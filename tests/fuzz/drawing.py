@@ -84,14 +84,15 @@ def _engine(chosen: int, batch: int, look: Callable[[Graph], None], phases: tupl
         max_examples=DRAWS, phases=phases, database=None, deadline=None, derandomize=False, print_blob=False,
         report_multiple_bugs=False, suppress_health_check=list(HealthCheck),
     )(given(graphs())(look))  # fmt: skip
-    with _same_anywhere():
+    with same_anywhere():
         seed((chosen << 24) + batch)(run)()
 
 
 @contextmanager
-def _same_anywhere() -> Iterator[None]:
-    """Draw independently of the loaded modules: Hypothesis prefers numbers in the source of loaded modules, which
-    differ between processes and versions of the package.
+def same_anywhere() -> Iterator[None]:
+    """Draw independently of the loaded modules.
+
+    Hypothesis prefers numbers in the source of loaded modules, which differ between processes and versions.
     """
     finder = getattr(providers, "_get_local_constants", None)
     if finder is None:  # a version that looks for none

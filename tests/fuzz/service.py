@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from attrs import frozen
@@ -23,6 +24,9 @@ from cuts.ops import Registry
 from .checking import WAYS, Bench, Outcome
 from .planting import plant
 from .sweep.running import judge_reference, judge_target, related_samples, samples_of
+
+if TYPE_CHECKING:
+    from .points import PointReport
 
 
 @frozen
@@ -98,6 +102,18 @@ class Fuzzer:
             return Report(error=f"{type(error).__name__}: {error}"[:2000], seconds=time.monotonic() - start)
         text = "; ".join(f"{d.sample.text}: {d.text}" for d in found[:3])
         return Report(error=f"difference: {text}" if text else "", seconds=time.monotonic() - start)
+
+    def points(self, target: str, seed: int, batch: int) -> PointReport:
+        """Compute a batch of points; the process ends after a lost device.
+
+        Tests that it imports open the GPU, which a process that is forked later could not open again.
+        """
+        from .points import check_points
+
+        report = check_points(target, seed, batch)
+        if "CUDA" in report.error:
+            threading.Timer(0.2, os._exit, (3,)).start()
+        return report
 
     def tests(self, path: str) -> Report:
         """Run a file of tests, below the root of the package."""

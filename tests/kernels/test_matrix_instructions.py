@@ -6,7 +6,9 @@ matrix instructions are emulated by their own maps; on a GPU they are instructio
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from cuts.backends.device import Device, Pointer
 from cuts.backends.devices import find_target, open_device
 from cuts.ir import parse_ir, print_ir
 from cuts.ir.affine import Guard, Var, as_index
-from cuts.ir.compiled import KernelFunction
+from cuts.ir.compiled import KernelFunction, Storage
 from cuts.ir.expr import Call, Cast, Read, call
 from cuts.ir.machine import MMA_INSTRUCTIONS, Target
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
@@ -37,6 +39,9 @@ from ..needs import needs_cuda, needs_opencl
 from .cases import legal_point
 
 GPU = find_target("cuda:sm_90")
+#: Operands that lie densely in buffers of their own.
+NO_STORAGES: Mapping[str, Storage] = MappingProxyType({})
+NO_ARRAYS: Mapping[str, np.ndarray] = MappingProxyType({})
 _SUPPRESSED_CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 #: Format of operands -> math mode of the reduction.
 MODES = {"tf32": ("tf32", "fp32x3"), **dict.fromkeys(("f16", "bf16", "i8", "u8", "f8e4m3", "f8e5m2"), ("",))}
@@ -133,13 +138,24 @@ def _integers(kind: TensorType, generator: np.random.Generator) -> np.ndarray:
 def meaning(group: FusedGroup, arrays: dict[str, np.ndarray]) -> np.ndarray:
     """Return a group's result in float64."""
     wide = {name: value.astype(np.float64) for name, value in arrays.items()}
-    return interpret(group, wide)["y"]
+    (out,) = group.outputs
+    return interpret(group, wide)[out]
 
 
-def check(device: Device, target: Target, group: FusedGroup, schedule: Schedule) -> None:
-    """Assert that a point is legal, verified, and computes the reference."""
+def check(
+    device: Device,
+    target: Target,
+    group: FusedGroup,
+    schedule: Schedule,
+    storages: Mapping[str, Storage] = NO_STORAGES,
+    given: Mapping[str, np.ndarray] = NO_ARRAYS,
+) -> str:
+    """Assert that a point is legal, verified, and computes the reference.
+
+    Returns its source. Operands that are not given are random.
+    """
     assert check_schedule(group, schedule, target) == []
-    block = lower(group, schedule, {}, target)
+    block = lower(group, schedule, storages, target)
     assert kernel_violations(block) == []
     assert check_barriers(block) == ()
     thread = extract(block)
@@ -147,25 +163,43 @@ def check(device: Device, target: Target, group: FusedGroup, schedule: Schedule)
     for kernel in (block, thread):
         assert print_ir(parse_ir(print_ir(kernel))) == print_ir(kernel)
     generator = np.random.default_rng(1)
-    arrays = {name: _integers(group.tensors[name], generator) for name in group.inputs}
+    arrays = {name: given.get(name, _integers(group.tensors[name], generator)) for name in group.inputs}
     function = emit(thread, device.target.dialect)
-    result = run(device, function, group, arrays)
+    result = run(device, function, group, arrays, storages)
     assert (result == meaning(group, arrays)).all(), f"{schedule}\n{function.source}"
+    return function.source
 
 
-def run(device: Device, function: KernelFunction, group: FusedGroup, arrays: dict[str, np.ndarray]) -> np.ndarray:
+def run(
+    device: Device,
+    function: KernelFunction,
+    group: FusedGroup,
+    arrays: dict[str, np.ndarray],
+    storages: Mapping[str, Storage] = NO_STORAGES,
+) -> np.ndarray:
     """Return a kernel's result, over memory that held no right one."""
     (out,) = group.outputs
     result = np.full(group.tensors[out].shape, 77, group.tensors[out].dtype.numpy)
-    values = {**arrays, out: result}
+    values = {**arrays, out: result} | {name: _laid_out(arrays[name], place) for name, place in storages.items()}
     buffers = {name: device.allocate(max(16, value.nbytes)) for name, value in values.items()}
     for name, value in values.items():
         device.upload(Pointer(buffers[name]), np.ascontiguousarray(value))
+    starts = {name: place.offset * arrays[name].itemsize for name, place in storages.items()}
     (loaded,) = device.build([function])
-    device.bind(loaded, function, [Pointer(buffers[a.tensor]) for a in function.arguments])()
+    places = [Pointer(buffers[a.tensor], starts.get(a.tensor, 0)) for a in function.arguments]
+    device.bind(loaded, function, places)()
     device.synchronize()
     device.download(result, Pointer(buffers[out]))
     return result
+
+
+def _laid_out(array: np.ndarray, place: Storage) -> np.ndarray:
+    """Return a buffer with an array at its place, full of ones elsewhere."""
+    last = sum((extent - 1) * stride for extent, stride in zip(array.shape, place.strides, strict=True))
+    buffer = np.ones(place.offset + last + 1, array.dtype)
+    steps = tuple(stride * array.itemsize for stride in place.strides)
+    np.lib.stride_tricks.as_strided(buffer[place.offset :], array.shape, steps)[...] = array
+    return buffer
 
 
 def check_what_is_no_number(device: Device, name: str, mode: str) -> None:
