@@ -43,7 +43,7 @@ from .rules import Finding, ScheduleSizes
 
 #: Block, thread tile and vector of the smallest rows of a product in place, and those of columns, whose lines of shared
 #: memory have 128, 64 or 32 bytes.
-LEAST_ROWS, LEAST_COLUMNS = (64, 2, 1), ((64, 16, 2), (32, 8, 2), (48, 12, 2))
+LEAST_ROWS, LEAST_COLUMNS = (64, 2, 1), ((64, 16, 2), (32, 8, 2), (16, 4, 2))
 #: Sizes of a tile dim: its block, its thread tile, its vector.
 _Sizes = tuple[int, int, int]
 

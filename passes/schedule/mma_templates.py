@@ -47,8 +47,9 @@ from ..model import running_axis
 from .bulk_copy_parameters import suits_bulk_copies
 from .mma_parameters import block_depths
 
-#: Least rows and columns of a product for instructions of a warpgroup, which multiply 64 rows.
-MIN_SIDES = (48, 32)
+#: Least rows and columns of a product for instructions of a warpgroup, which multiply 64 rows; and where every SM has
+#: rows of its own, so that memory has to keep busy, not tensor cores.
+MIN_SIDES, MIN_SIDES_OF_MANY_ROWS = (48, 32), (48, 16)
 
 
 def mma_templates(group: FusedGroup, segment: Segment, target: Target) -> Iterator[SegmentTemplate]:
@@ -146,9 +147,9 @@ def _suits_warpgroup(group: FusedGroup, segment: Segment, template: SegmentTempl
         return False
     if reduction.math and len(MATH_MODES[reduction.math].parts) > 1 and len(group.segments) > 1:
         return False
-    if found is None or any(
-        prod(a.extent for a in dims[d]) < least for d, least in zip((rows, columns), MIN_SIDES, strict=True)
-    ):
+    extents = [prod(a.extent for a in dims[d]) for d in (rows, columns)]
+    sides = MIN_SIDES if extents[0] < atom.m * target.NUM_SM else MIN_SIDES_OF_MANY_ROWS
+    if found is None or any(extent < least for extent, least in zip(extents, sides, strict=True)):
         return False
     if atom.held.size == HALF_BYTES:
         return True
