@@ -125,7 +125,7 @@ def _rows_fragment(k: int, packed: int) -> MatrixFragment:
 
 
 #: Columns that an instruction of a warpgroup may multiply at once, in all formats.
-WARPGROUP_COLUMNS = (8, 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
+WARPGROUP_COLUMNS = (8, *range(16, 257, 16))
 #: Bytes of a row of A that it multiplies.
 _WARPGROUP_DEPTH_BYTES = 32
 

@@ -38,8 +38,8 @@ from .staging_parameters import MMA_STAGES, cache_parameter
 
 #: Warpgroups along the rows of a block, columns of their instructions, and bytes of a row of a K block.
 WARPGROUPS, PRODUCT_COLUMNS, K_BLOCK_BYTES = (1, 2, 3), (32, 64, 96, 128, 192, 256), 128
-#: Columns of instructions that divide all columns of a product, where others do not.
-EXACT_COLUMNS = (16, 48, 80, 112, 160, 224)
+#: Columns of instructions where they divide all columns of a product, as others do not.
+EXACT_COLUMNS = tuple(n for n in range(16, 256, 16) if n not in PRODUCT_COLUMNS)
 #: Results of a block that keeps an SM's tensor cores busy: 128 rows and columns.
 FULL_TILE_RESULTS = 128 * 128
 
