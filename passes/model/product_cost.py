@@ -18,9 +18,12 @@ import functools
 
 import numpy as np
 
-from ...ir import ALTERNATING, PERSISTENT, WARPGROUP, WITH_PRODUCER, Target
+from ...ir import ALTERNATING, PERSISTENT, TEAMS, WARPGROUP, WITH_PRODUCER, Target
 from ..geometry import MIN_TURN_STAGES, Count, ceil_div, takes_turns
 from .feature_schema import Features
+
+#: Least share of the L2 traffic that teams wait for, whose tiles are small: 0.8 to 1.05 in five products in halves.
+TEAM_L2_SHARE = 0.8
 
 
 def product_seconds(features: Features, blocks: Count, resident: Count, dram: Count, target: Target) -> Count:
@@ -47,8 +50,8 @@ def product_seconds(features: Features, blocks: Count, resident: Count, dram: Co
     exposed = np.where(np.greater_equal(features.bulk, PERSISTENT), 1.0, waves / resident)
     latency = exposed * costs.bulk_latency * target.dram_latency
     main = _power_sum((work, arrival), costs.bulk_loop) + barriers
-    hidden = np.maximum(main, (main + epilogue) / 2.0) + epilogue / np.maximum(1.0, blocks)
-    hidden = np.maximum(hidden, through)  # one warpgroup has smaller tiles, whose bytes are the limit
+    both = np.maximum(main, TEAM_L2_SHARE * through)
+    hidden = np.maximum(both, (both + epilogue) / TEAMS) + epilogue / np.maximum(1.0, blocks)
     alone = np.where(np.equal(features.bulk, ALTERNATING), hidden, main + epilogue) + latency
     return _power_sum((alone, costs.bulk_dram * dram), costs.bulk_dram_power)
 
