@@ -1,8 +1,7 @@
 """Hazards: the earlier launches of a plan that each launch waits for.
 
-Two launches keep their order where both touch an element and one of them writes it. Elements are compared exactly: the
-parts of a concatenation interleave in its buffer, and writers of different parts do not wait for each other. Where the
-comparison takes too long, the launches wait.
+Two launches keep their order where both touch an element and one of them writes it. Elements are compared exactly, so
+writers of different parts of a concatenation do not wait for each other, unless the comparison takes too long.
 """
 
 from __future__ import annotations
