@@ -170,3 +170,16 @@ def test_images_of_a_case_may_have_channels_last() -> None:
     wanted = evaluate_graph(case.graph(registry), registry, {"x0": image, "x1": weight})["y"]
     found = evaluate_graph(graph, registry, {"x0": image.transpose(TO_LAST), "x1": weight})["y"]
     np.testing.assert_array_equal(found.transpose(TO_FIRST), wanted)
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_gradients_of_a_case_may_have_channels_last(position: int) -> None:
+    attributes = {"strides": (2, 2), "pads": (1, 1, 1, 1), "groups": 1}
+    forward = single("conv", "small", 2, "conv", ((2, 3, 5, 4), (6, 3, 3, 3)), attributes, 1)
+    case = gradient_case(forward, position, KINDS[position])
+    last, registry = evolve(case, channels_last=True), vocabulary_of([case])
+    given = {name: np.random.default_rng(n).standard_normal(s) for n, (name, s) in enumerate(case.inputs.items())}
+    turned = {name: array.transpose(TO_LAST) for name, array in given.items()}
+    (wanted,) = evaluate_graph(case.graph(registry), registry, given).values()
+    (found,) = evaluate_graph(last.graph(registry), registry, turned).values()
+    np.testing.assert_array_equal(found.transpose(TO_FIRST), wanted)

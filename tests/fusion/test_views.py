@@ -124,6 +124,15 @@ def test_an_output_owns_its_buffer_and_viewed_tensors() -> None:
     assert views_of(made).storages == {"t": Storage("y", 0, (2, 1)), "a": Storage("y", 0, (1, 2))}
 
 
+def test_pieces_live_inside_a_transposed_output() -> None:
+    pieces = op("a", "conv_transpose", "x", "w", strides=(2,), pads=(1, 1))
+    whole = graph({"x": (2, 8, 6), "w": (8, 3, 3)}, pieces, op("y", "transpose", "a", perm=(0, 2, 1)), out="y")
+    programs = build_programs(whole, REGISTRY)
+    assert len(programs.producers()["a"]) > 1
+    views = find_views(programs)
+    assert views.storages["a"] == Storage("y", 0, (33, 1, 3)) and views.sources["y"] == "a"
+
+
 def test_an_output_that_shows_an_input_is_copied() -> None:
     views = views_of(graph({"x": (2, 3)}, op("y", "transpose", "x"), out="y"))
     assert not views.storages
