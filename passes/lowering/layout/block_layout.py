@@ -312,10 +312,7 @@ def divide_tile(
 
 
 def thread_guards(layout: BlockLayout, threads: int) -> tuple[Guard, ...]:
-    """Return the guard for the first threads of a block.
-
-    It is empty where the block has no more.
-    """
+    """Return the guard for the first threads of a block, if it has more."""
     first = Guard(as_index(layout.thread), 0, threads)
     return () if first.always else (first,)
 
