@@ -312,7 +312,7 @@ def divide_tile(
 
 
 def thread_guards(layout: BlockLayout, threads: int) -> tuple[Guard, ...]:
-    """Return the guard for the first threads of a block, if it has more."""
+    """Return the guard of the first threads of a larger block."""
     first = Guard(as_index(layout.thread), 0, threads)
     return () if first.always else (first,)
 
