@@ -201,3 +201,25 @@ group {
 """
     pitches, elements = shared_pitches(parse_group(text), "h", [1, 32, 32, 2])
     assert pitches == (32 * 66, 66, 2, 1) and elements == 32 * 66
+
+
+def test_lanes_share_banks_of_bytes() -> None:
+    """A warp has fewer bytes than a line of banks."""
+    text = """var b < 64, k < 32, j < 32
+
+group {
+  tensor x: f32[64, 32, 32]
+  tensor h: f32[64, 32, 32]
+  tensor y: f32[64, 32, 32]
+  inputs x
+  outputs y
+  shared h
+  segment (b, k, j) {
+    output h[b, k, j] = x[b, k, j]
+  }
+  segment (b, j, k) {
+    output y[b, j, k] = h[b, 31 - k, j]
+  }
+}
+"""
+    assert shared_pitches(parse_group(text, "i8"), "h", [1, 32, 32]) == ((32 * 32, 32, 1), 32 * 32)

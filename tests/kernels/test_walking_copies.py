@@ -58,6 +58,26 @@ def convolution(shape: Shape, kind: DType = DType.F16, falling: bool = False) ->
     return FusedGroup((segment,), types, ("x", "f"), ("y",))
 
 
+def grouped_convolution(shape: Shape, groups: int) -> FusedGroup:
+    """Return a convolution of several equal groups of channels."""
+    group = convolution(shape)
+    (segment,) = group.segments
+    (total,) = segment.reductions
+    image, weight = total.body.args  # type: ignore[attr-defined]
+    (*places, k), (*_, c) = segment.axes, total.reduce
+    g, channels, results = Var("g", groups), shape[3], shape[4]
+    image = evolve(image, indices=(*image.indices[:-1], as_index(g) * channels + c))
+    weight = evolve(weight, indices=(as_index(g) * results + k, *weight.indices[1:]))
+    axes = (*places, g, k)
+    write = (*map(as_index, places), as_index(g) * results + k)
+    output = Output("y", write, Read("t", tuple(map(as_index, axes))))
+    total = evolve(total, body=call("mul", image, weight))
+    types = {n: evolve(t, shape=(*t.shape[:-1], t.shape[-1] * groups)) for n, t in group.tensors.items() if n in "xy"}
+    types["f"] = evolve(group.tensors["f"], shape=(results * groups, *group.tensors["f"].shape[1:]))
+    types["t"] = TensorType(DType.F32, tuple(v.extent for v in axes))
+    return FusedGroup((Segment(axes, (total,), (output,)),), types, ("x", "f"), ("y",))
+
+
 def walking_points(group: FusedGroup, seed: int = 0) -> list[Schedule]:
     """Return random points with bulk copies."""
     space = make_space(group, H200)
@@ -71,6 +91,16 @@ def walking_points(group: FusedGroup, seed: int = 0) -> list[Schedule]:
 def test_walks_bring_the_pixels_of_windows_opencl(shape: Shape, form: int) -> None:
     group = convolution(shape)
     check(_device("opencl"), H200, group, with_tma(walking_points(group)[0], form))
+
+
+@needs_opencl
+@pytest.mark.parametrize(("groups", "form"), [(2, 1), (3, 2)])
+def test_walks_within_groups_opencl(groups: int, form: int) -> None:
+    group = grouped_convolution((2, 9, 7, 64, 64, 3, 2, 1), groups)
+    schedule = walking_points(group)[0]
+    kernel = lower(group, schedule, {}, H200)
+    assert [m.dims[0] for m in kernel.maps if m.pixels] == [64 * groups]
+    check(_device("opencl"), H200, group, with_tma(schedule, form))
 
 
 @needs_cuda

@@ -100,6 +100,20 @@ def test_reduced_axes_follow_the_image_of_large_filters() -> None:
     assert "w in order 0, 2, 3, 1" in unit.reads
 
 
+def test_rows_are_numbered_as_their_results_lie() -> None:
+    """A factor along k loads in any order of its rows."""
+    lines = (
+        op("c", "transpose", "x", perm=(0, 3, 1, 2)), op("a", "conv", "c", "v"), op("b", "relu", "a"),
+        op("d", "conv", "b", "w", pads=(1, 1, 1, 1), groups=32), op("y", "transpose", "d", perm=(0, 2, 3, 1)),
+    )  # fmt: skip
+    made = graph({"x": half(64, 56, 56, 256), "v": half(128, 256, 1, 1), "w": half(128, 4, 3, 3)}, *lines, out="y")
+    programs = laid_out(with_constants(made, "v", "w"))
+    (unit,) = (u for u in programs.units if "a" in u.writes)
+    (product,) = (s for s in unit.statements if s.combine)
+    last = programs.orders.get("a", (0, 1, 2, 3))[-1]
+    assert product.axes[-1] in {v for v, _ in product.write[-1].terms}, f"dim {last} is innermost"
+
+
 @pytest.mark.parametrize("batch", [1, 2])
 def test_a_transposed_outputs_source_has_its_layout(batch: int) -> None:
     lines = (
