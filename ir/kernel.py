@@ -295,9 +295,9 @@ def turn_variable(blocks: int, launched: int) -> Var:
 
 
 def done_variable(turns: int, trips: int) -> Var:
-    """Return the number of the K blocks of earlier turns, where data end loops.
+    """Return the number of the K blocks of earlier turns.
 
-    A loop has at most `trips`.
+    Data end the loops, of at most `trips` K blocks each.
     """
     return Var("done", (turns - 1) * trips + 1)
 
@@ -337,9 +337,9 @@ class Kernel:
 
     @property
     def done(self) -> tuple[Var, Var] | None:
-        """Number of the K blocks of earlier turns, and the definition that adds to it.
+        """Number of the K blocks of earlier turns.
 
-        None where data end no loop, or blocks take one turn.
+        A definition adds to it. None where data end no loop, or blocks take one turn.
         """
         early = [(loop.var, loop.until) for loop in loops(self.items) if loop.until is not None]
         if self.turn.extent == 1 or not early:

@@ -20,6 +20,7 @@ from ...ir import (
     MMA_INSTRUCTIONS,
     WIDEST_BYTES,
     FusedGroup,
+    Indirect,
     MmaInstruction,
     Read,
     Reduction,
@@ -167,8 +168,12 @@ def _suits_warpgroup(group: FusedGroup, segment: Segment, template: SegmentTempl
 
 
 def _reads_windows(reduction: Reduction) -> bool:
-    """Return whether a factor is read through windows, whose places are often too few to fill all tiles of one form."""
-    return any(len(index.terms) > 1 for read in reads(reduction.body) for index in read.indices)
+    """Return whether a factor is read through windows, whose places are often too few to fill all tiles of one form.
+
+    A place that data say is the begin of a run, and no window.
+    """
+    indices = (index for read in reads(reduction.body) for index in read.indices)
+    return any(sum(not isinstance(place, Indirect) for place, _ in index.terms) > 1 for index in indices)
 
 
 def _writes_along_rows(segment: Segment, template: SegmentTemplate) -> bool:

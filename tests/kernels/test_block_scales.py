@@ -83,8 +83,11 @@ def test_chosen_points_keep_to_blocks_opencl(name: str, block: int) -> None:
 @needs_opencl
 @pytest.mark.parametrize("form", [0, 1, 2, 3])
 @pytest.mark.parametrize("shape", [(1, 70, 52, 200), (2, 128, 96, 272)])
-def test_scales_that_are_no_numbers_reach_their_blocks_only_opencl(shape: tuple[int, int, int, int], form: int) -> None:
-    """A scale of 0 removes its block of terms; a NaN or an infinity reaches the results that it scales alone."""
+def test_scales_of_no_number_reach_their_blocks_opencl(shape: tuple[int, int, int, int], form: int) -> None:
+    """A scale of 0 removes its block of terms.
+
+    A NaN or an infinity reaches the results that it scales, and no others.
+    """
     group = with_scales(product_of_type("f8e4m3", shape, (True, True)))
     schedule = with_tma(point(group, (True, True), (64, 64), vector=8, chunk=64), form if shape[3] % 16 == 0 else 0)
     assert check_schedule(group, schedule, GPU) == []

@@ -318,10 +318,24 @@ def test_tiles_of_other_numbers_in_turn_opencl(name: str, deep: int) -> None:
     check(_device("opencl"), SMALL_GPU, group, schedule)
 
 
-def test_few_tiles_take_one_turn() -> None:
-    kernel = persistent_kernel(tiles=3)
-    assert kernel.turn.extent == 1
+@pytest.mark.parametrize("form", [3, 4])
+def test_few_tiles_take_one_turn(form: int) -> None:
+    kernel = persistent_kernel(tiles=3, form=form)
+    assert (kernel.turn.extent, kernel.teams) == (1, 1)
     assert check_barriers(kernel) == ()
+
+
+@needs_toolchain
+@pytest.mark.parametrize(("atoms", "columns"), [(1, 64), (2, 128), (1, 256)])
+def test_teams_compile_without_serialisation(atoms: int, columns: int) -> None:
+    schedule = with_tma(point(large(), (True, False), (128, 128), 1, atoms, columns, 2, 4), 4)
+    assert check_schedule(large(), schedule, GPU) == []
+    kernel = lower(large(), schedule, {}, SMALL_GPU)
+    assert (kernel.teams, kernel.launched_threads % 256 > 0) == (2, True)
+    cubin = compile_kernel(emit(extract(kernel), "cuda"), GPU.arch)
+    assert (cubin.serialised, cubin.spill_bytes) == ("", 0)
+    wide = with_tma(point(large(), (True, False), (128, 128), 2, atoms, columns, 2, 4), 4)
+    assert any("one warpgroup each" in fault for fault in check_schedule(large(), wide, GPU))
 
 
 def _with_barrier(kernel: Kernel) -> Kernel:

@@ -214,8 +214,11 @@ def test_bulk_copies_begin_where_data_says() -> None:
 
 
 @needs_opencl
-def test_the_matrix_of_a_group_extends_a_run_of_columns_opencl() -> None:
-    """Lanes hold eight neighbours of a row: the columns of transposed matrices take all dims of a map but one."""
+def test_matrices_of_groups_extend_runs_opencl() -> None:
+    """Lanes hold eight neighbours of a row.
+
+    The columns of transposed matrices take all dims of a map but one.
+    """
     graph = graph_of("grouped_matmul", 2, 128, 192, 64)
     types = {**graph.types, "t": TensorType(DType.BF16, (2, 64, 192))}
     turn, product = Node("v", "transpose", ("t",), ("b",), {"perm": (0, 2, 1)}), graph.nodes[0]

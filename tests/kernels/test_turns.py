@@ -45,6 +45,15 @@ def test_faulty_turns_are_named(body: list[Item], fault: str) -> None:
     assert fault in str(next(check_turns(kernel_of(circle(2, body), 2))))
 
 
+def test_teams_take_one_turn_a_tile() -> None:
+    loop = Loop(Var("n", 9), ())
+    teams = evolve(kernel_of([TurnWait(), loop, TurnPass(0, 1)], 1), teams=2)
+    assert list(check_turns(teams)) == []
+    for items in ([TurnPass(0, 1), loop, TurnWait()], [TurnWait(), loop], [loop]):
+        assert "expected one that waits" in str(next(check_turns(evolve(teams, items=tuple(items)))))
+    assert "2 teams of 2 warpgroups" in str(next(check_turns(evolve(teams, threads=256))))
+
+
 def test_one_warpgroup_takes_no_turns() -> None:
     found = evolve(kernel_of(circle(2, [TurnPass(0, 2), TurnWait()]), 2), threads=128)
     assert "1 warpgroups take turns" in str(next(check_turns(found)))

@@ -123,7 +123,7 @@ def odd_steps() -> Schedule:
 
 
 #: A product in place whose last rows fill no tile.
-RAGGED_GROUP = halves((1, 72, 64, 512), (True, True))
+RAGGED_GROUP = halves((1, 72, 64, 508), (True, True))
 #: Findings of each check, and a schedule that breaks no earlier check.
 BROKEN_SCHEDULES: dict[str, tuple[Callable[[], Schedule], str]] = {
     "check_segments_match": (lambda: segment(reductions=()), "0 reductions, expected 1"),

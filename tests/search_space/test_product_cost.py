@@ -59,8 +59,8 @@ def test_parts_of_a_depth_are_boxes() -> None:
     assert parts is not None
     assert any(template.segments[0].bulk for template in make_space(parts, H200).templates)
     ragged, _ = split_reduction(halves((1, 512, 2048, 8224), (True, True)), 2) or (None, None)
-    assert ragged is not None
-    assert not any(template.segments[0].bulk for template in make_space(ragged, H200).templates)
+    assert ragged is not None  # its parts have a dim of their own, so that elements past their ends are 0
+    assert any(template.segments[0].bulk for template in make_space(ragged, H200).templates)
 
 
 def test_independent_products_share_reads_among_their_own_blocks() -> None:

@@ -1,4 +1,4 @@
-"""Scales of blocks of terms: factors of the sums of a K block."""
+"""Scales of blocks: factors of the sums of a K block."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from ..segment_state import SegmentState
 def scale_values(
     state: SegmentState, reduction: Reduction, binding: AxisBinding, staged: Mapping[Expr, Value], depth: Var
 ) -> tuple[Value, ...]:
-    """Return the scales of a K block, of which missing rows and columns have those of the last one.
+    """Return the scales of a K block.
 
-    So no load depends on a guard.
+    Missing rows and columns have those of the last one, so that no load depends on a guard.
     """
     axes = (axis for dim in state.frame.schedule.dims for axis in dim.axes)
     ends = {axis: clamp(binding.places[axis], 0, axis.extent - 1) for axis in axes}

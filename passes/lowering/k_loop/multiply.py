@@ -161,7 +161,10 @@ class Multiplication:
         return substitute_phase(phase, {self.block_k: at})
 
     def initialise_partial(self) -> list[Item]:
-        """Return the phases that declare the sums of a K block, and load the scales of the first one."""
+        """Return the phases that declare the sums of a K block.
+
+        They load the scales of the first one.
+        """
         zero = self._initialise_partial()
         first = [self._load_scales(Index())] if self.scales else []
         return [self._phase("zero", zero, self._loop(None)), *first] if zero else []
