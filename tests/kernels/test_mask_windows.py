@@ -1,4 +1,4 @@
-"""Windows: blocks of rows take the parts between the begin and the end of what their rows see.
+"""Windows: blocks of rows take the parts between two bounds.
 
     z[i, j] = s[i, j] if -window < j - i <= offset else -inf
 
@@ -58,7 +58,7 @@ def _narrowed(expr: Expr, low: int) -> Expr:
 
 
 def parts_of_blocks(kernel: Kernel) -> list[tuple[int, int]]:
-    """Return the first part of each block, and the number of its iterations."""
+    """Return each block's first part and number of iterations."""
     (end,) = {loop.until for loop in loops(kernel.items) if loop.until is not None}
     found, values = list[tuple[int, int]](), dict[Any, int]()
     for block in range(kernel.blocks):
@@ -71,7 +71,7 @@ def parts_of_blocks(kernel: Kernel) -> list[tuple[int, int]]:
 
 
 def wanted(name: str, schedule: Schedule, least: int) -> list[tuple[int, int]]:
-    """Return the parts that blocks of rows have to take, and how many."""
+    """Return the first parts that blocks have to take, and how many."""
     queries, keys, offset, window = SIZES[name]
     length, block = schedule.segments[1].reductions[0].dims[0].block_k, schedule.segments[2].dims[1].block
     found = []
@@ -98,7 +98,7 @@ def test_blocks_take_the_parts_of_their_windows(name: str, kind: str) -> None:
 
 @needs_opencl
 def test_gradients_take_the_parts_of_windows() -> None:
-    """Keys and queries bound each other's parts: at both sides of the diagonal."""
+    """Keys and queries bound each other's parts on both sides."""
     for plain in groups_of(gradient(300, 300, causal=True)):
         group = narrowed(plain, 60)
         if tile_chain(group) is None:
