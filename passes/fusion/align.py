@@ -292,9 +292,10 @@ def order_of_row(
 
 
 def add_single_row(segment: Segment, columns: bool, types: dict[str, TensorType]) -> Segment:
-    """Return a segment with an axis of one row, the last one but for `columns`; `types` of its reductions change.
+    """Return a segment with an axis of one row, before any `columns`.
 
-    With it, a product of one row is a product of matrices, as instructions multiply them.
+    With it, a product of one row is a product of matrices, as instructions multiply them. The `types` of the segment's
+    reductions change.
 
         p[h, j] = sum_c q[h, c] * k[h, j, c]   ->   p[h, i, j] for i < 1
     """

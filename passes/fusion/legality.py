@@ -252,7 +252,7 @@ def _has_single_row(statement: Statement) -> bool:
 
 
 def multiplies(segment: Segment) -> bool:
-    """Return whether a segment is a product of matrices, or of one row and a matrix."""
+    """Return whether a segment multiplies matrices, or one row and a matrix."""
     own = tuple(r.name for r in segment.reductions)
     return any(is_contraction(r, own) for r in segment.reductions)
 

@@ -45,7 +45,7 @@ from .split_reduction import free_name, free_tensor, group_part
 
 #: Fewest columns of a part, rows of a block, about, and numbers of parts to compare: a block for each SM, or several.
 MIN_PART, BLOCK_ROWS, MAX_CANDIDATES = 128, 64, 3
-#: Most rows of a block of one warp, several of which share an SM, and how many of these copy and convert at its rate.
+#: Most rows of a block of one warp, and blocks of a warp that an SM needs to copy and convert at its rate.
 WARP_ROWS, WARPS_PER_SM = 16, 4
 
 

@@ -1,4 +1,4 @@
-"""Windows: blocks of rows take the parts between the begin and the end of what their rows see.
+"""Windows: blocks of rows take the parts between two bounds.
 
     z[i, j] = s[i, j] if -window < j - i <= offset else -inf
 
@@ -35,30 +35,30 @@ SIZES = {
 }
 
 
-def windowed(name: str) -> FusedGroup:
+def window_chain(name: str) -> FusedGroup:
     """Return causal attention whose rows see a window."""
     queries, keys, offset, window = SIZES[name]
-    return narrowed(group_of(halves(1, 2, 1, queries, keys, 16, 16, causal=True, offset=offset)), window)
+    return with_window(group_of(halves(1, 2, 1, queries, keys, 16, 16, causal=True, offset=offset)), window)
 
 
-def narrowed(group: FusedGroup, window: int) -> FusedGroup:
+def with_window(group: FusedGroup, window: int) -> FusedGroup:
     """Return a causal chain whose rows see a window."""
     first, *others = group.segments
-    outputs = tuple(evolve(o, body=_narrowed(o.body, 1 - window)) for o in first.outputs)
+    outputs = tuple(evolve(o, body=_bound_below(o.body, 1 - window)) for o in first.outputs)
     return evolve(group, segments=(evolve(first, outputs=outputs), *others))
 
 
-def _narrowed(expr: Expr, low: int) -> Expr:
+def _bound_below(expr: Expr, low: int) -> Expr:
     """Return an expression whose condition on a key and a row has a least difference."""
     if isinstance(expr, InRange):
         return evolve(expr, guards=tuple(evolve(g, low=low) for g in expr.guards))
     if isinstance(expr, Call | Cast):
-        return expr.with_children(tuple(_narrowed(c, low) for c in expr.children))
+        return expr.with_children(tuple(_bound_below(c, low) for c in expr.children))
     return expr
 
 
 def parts_of_blocks(kernel: Kernel) -> list[tuple[int, int]]:
-    """Return the first part of each block, and the number of its iterations."""
+    """Return each block's first part and number of iterations."""
     (end,) = {loop.until for loop in loops(kernel.items) if loop.until is not None}
     found, values = list[tuple[int, int]](), dict[Any, int]()
     for block in range(kernel.blocks):
@@ -70,8 +70,8 @@ def parts_of_blocks(kernel: Kernel) -> list[tuple[int, int]]:
     return found
 
 
-def wanted(name: str, schedule: Schedule, least: int) -> list[tuple[int, int]]:
-    """Return the parts that blocks of rows have to take, and how many."""
+def first_parts(name: str, schedule: Schedule, least: int) -> list[tuple[int, int]]:
+    """Return the first parts that blocks have to take, and how many."""
     queries, keys, offset, window = SIZES[name]
     length, block = schedule.segments[1].reductions[0].dims[0].block_k, schedule.segments[2].dims[1].block
     found = []
@@ -86,21 +86,23 @@ def wanted(name: str, schedule: Schedule, least: int) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("kind", TARGETS)
 @pytest.mark.parametrize("name", SIZES)
 def test_blocks_take_the_parts_of_their_windows(name: str, kind: str) -> None:
-    group, target = windowed(name), TARGETS[kind]
+    group, target = window_chain(name), TARGETS[kind]
     assert {bound.begins for bound in mask_bounds(group)} == {False, True}
     points = [p for p in chain_points(group, target, 40, kind=kind) if p.segments[1].reductions[0].dims[0].trips > 1]
     assert points
     for schedule in points[:: max(1, len(points) // 2)]:
         taken, before = parts_of_blocks(lower(group, schedule, {}, target)), int(kind == "m64")
-        assert sorted({(first, count + before) for first, count in taken}) == sorted({*wanted(name, schedule, before)})
+        assert sorted({(first, count + before) for first, count in taken}) == sorted(
+            {*first_parts(name, schedule, before)}
+        )
         compute(group, schedule, target)
 
 
 @needs_opencl
 def test_gradients_take_the_parts_of_windows() -> None:
-    """Keys and queries bound each other's parts: at both sides of the diagonal."""
+    """Keys and queries bound each other's parts on both sides."""
     for plain in groups_of(gradient(300, 300, causal=True)):
-        group = narrowed(plain, 60)
+        group = with_window(plain, 60)
         if tile_chain(group) is None:
             continue
         schedule = next(p for p in points_of(group, 9) if p.segments[0].dims[2].blocks > 1)
@@ -113,7 +115,7 @@ def test_gradients_take_the_parts_of_windows() -> None:
 
 @pytest.mark.parametrize("name", ["square", "odd", "behind others"])
 def test_the_model_counts_the_parts_of_windows(name: str) -> None:
-    group = windowed(name)
+    group = window_chain(name)
     for schedule in chain_points(group, TARGETS["m16"], 2, kind="m16"):
         if schedule.segments[1].reductions[0].dims[0].trips == 1:
             continue

@@ -1,6 +1,6 @@
 """Chains whose keys and values lie in pages.
 
-A table numbers the pages; a chain reads them in place, and copies of pages cost what they move.
+A table numbers the pages; a chain reads them in place, and copies of pages cost their bytes.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from .test_register_chains import TARGETS, chain_points, compute
 CASES = {"groups of heads": (2, 4, 2, 64, 16), "one query of each head": (2, 2, 2, 64, 16)}
 
 
-def paged(batch: int, heads: int, groups: int, keys: int, width: int, page: int = 16) -> Graph:
-    """Attention of one query to keys and values in pages that a table numbers."""
+def paged_attention(batch: int, heads: int, groups: int, keys: int, width: int, page: int = 16) -> Graph:
+    """Return attention of one query to pages that a table numbers."""
     pages, rows = batch * keys // page, (batch, keys, groups, width)
     shapes: dict[str, tuple[int, ...]] = {"q": (batch, heads, 1, width), "y": (batch, heads, 1, width)}
     nodes: list[Node] = []
@@ -51,7 +51,7 @@ def paged(batch: int, heads: int, groups: int, keys: int, width: int, page: int 
 
 
 def chain_of(graph: Graph) -> Group:
-    """Return the chain of a graph, with the copies of pages in its products."""
+    """Return a graph's chain, with page copies in its products."""
     shop = GroupBuilder(find_views(defer_normalisation(build_programs(graph, REGISTRY))), Policy())
     parts = Partitioner(shop, AnalyticCost(GPU))
     groups = parts.singletons()
@@ -71,7 +71,7 @@ def chain_of(graph: Graph) -> Group:
 @needs_opencl
 @pytest.mark.parametrize("name", CASES)
 def test_pages_are_read_in_place(name: str) -> None:
-    group = chain_of(paged(*CASES[name])).form
+    group = chain_of(paged_attention(*CASES[name])).form
     points = chain_points(group, TARGETS["m16"], 1)
     assert points
     for schedule in points:
@@ -79,7 +79,7 @@ def test_pages_are_read_in_place(name: str) -> None:
 
 
 def test_parts_of_pages_compute_their_chain() -> None:
-    group = chain_of(paged(*CASES["groups of heads"])).form
+    group = chain_of(paged_attention(*CASES["groups of heads"])).form
     inputs, halves = arrays(group, 1), split_chain(group, 2)
     assert halves is not None
     states = interpret(halves[0], {t: inputs[t] for t in halves[0].inputs})
@@ -91,7 +91,7 @@ def test_parts_of_pages_compute_their_chain() -> None:
 @pytest.mark.parametrize("groups", [8, 32])
 def test_pages_cost_little_more_than_rows_do(groups: int) -> None:
     """A page is looked up once, not for each of its rows."""
-    cost, group = AnalyticCost(GPU), chain_of(paged(8, 32, groups, 4096, 128)).form
+    cost, group = AnalyticCost(GPU), chain_of(paged_attention(8, 32, groups, 4096, 128)).form
     assert register_chain(group) is not None
     parts = [split_chain(group, n) for n in chain_candidates(group, GPU)]
     least = min(sum(map(cost.cost, halves)) for halves in parts if halves is not None)

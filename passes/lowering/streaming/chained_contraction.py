@@ -60,13 +60,19 @@ def _split_prologues(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
 
 
 def part_copies(item: Item, part: Var, values: Mapping[Var, Index]) -> Item:
-    """Return the copies of a part, guarded by its existence; `values` are its number and place."""
+    """Return the copies of a part, guarded by its existence.
+
+    `values` are its number and place.
+    """
     exists = Guard(values[part], 0, part.extent)
     return guard_fetch(substitute_phase(item, values), exists) if isinstance(item, Phase) else item
 
 
 def substitute_parts(items: Iterable[Item], values: Mapping[Var, Index]) -> list[Item]:
-    """Return the items of a part, without phases whose condition no such part satisfies."""
+    """Return the items of a part.
+
+    Phases whose condition no such part satisfies are left out.
+    """
     if all(index == as_index(var) for var, index in values.items()):
         return [*items]
     found = [substitute_phase(item, values) if isinstance(item, Phase) else item for item in items]

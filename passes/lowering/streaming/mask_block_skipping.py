@@ -1,4 +1,4 @@
-"""Mask-block skipping: the loop over row blocks takes the parts within mask bounds.
+"""Mask-block skipping: loops take the parts within mask bounds.
 
     z[i, j] = s[i, j] if -w < j - i <= n else -inf;   m = max_j z;   t = sum_j exp(z - m);   y = sum_j exp(z - m) * v[j]
       ->  a block of rows i0 .. i1 takes the parts that begin at j <= i1 + n, and end at j > i0 - w
@@ -27,9 +27,9 @@ from ..segment_state import SegmentState
 
 @frozen
 class TakenParts:
-    """Parts that a block takes: `part` of the part at place `at` is `first + at`.
+    """Parts that a block takes, from `first` on.
 
-    Places count from 0, up to the definition `until` where not every block takes all parts.
+    Places count them from 0, up to the definition `until` where not every block takes all parts.
     """
 
     part: Var
@@ -38,7 +38,7 @@ class TakenParts:
 
     @property
     def place(self) -> Var:
-        """The variable of places: `part`, but where blocks leave out the first ones."""
+        """The variable of places: `part` where no part is left out before."""
         return self.part if self.first == Index() else Var("place", self.part.extent)
 
     def values(self, at: Index) -> dict[Var, Index]:
@@ -49,9 +49,10 @@ class TakenParts:
 def taken_parts(
     layout: BlockLayout, last: SegmentState, bounds: Sequence[MaskBound], least: int = 0, before: int = 0
 ) -> TakenParts:
-    """Return the parts within mask bounds, at least so many; the loop comes after the parts that are taken `before` it.
+    """Return the parts within mask bounds.
 
-    All blocks take at least 1 where products would be serialised in a loop that may have no iteration.
+    Blocks take at `least` so many: products of a loop that may have no iteration are serialised. The loop begins after
+    the parts that are taken `before` it.
     """
     part, length, dims, ascending = layout.part, layout.part_length, last.frame.schedule.dims, False
     if part is None:
