@@ -9,12 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cuts.backends.cuda.graphs.programmatic_launch import (
-    LAUNCH_ORDER_PORT,
-    MAX_EDGES,
-    PROGRAMMATIC_PORT,
-    enable_programmatic_launch,
-)
+from cuts.backends.cuda.graphs.programmatic_launch import MAX_EDGES, PROGRAMMATIC_PORT, enable_programmatic_launch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -123,43 +118,6 @@ def test_edges_between_own_kernels_delay_no_launch() -> None:
 def test_what_does_not_wait_follows_the_end() -> None:
     assert early_edges("a_waits", "gemm", "b_waits") == {("gemm", "b_waits")}
     assert early_edges("copy", "a_waits", "copy", "b_waits") == set()
-
-
-class RoomyGraph(Graph):
-    """The same on a device of 4 multiprocessors.
-
-    A kernel's name begins with its blocks and those that an SM holds.
-    """
-
-    CUdevice_attribute = SimpleNamespace(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT="count")
-
-    def cuGraphKernelNodeGetParams(self, node: str) -> tuple[int, Any]:
-        blocks, threads = int(node.split("_")[0]), SimpleNamespace(blockDimX=32, blockDimY=1, blockDimZ=1)
-        return 0, SimpleNamespace(func=node, gridDimX=blocks, gridDimY=1, gridDimZ=1, sharedMemBytes=0, **vars(threads))
-
-    def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, function: str, threads: int, shared: int) -> tuple[int, int]:
-        return 0, int(function.split("_")[1])
-
-    def cuCtxGetDevice(self) -> tuple[int, int]:
-        return 0, 0
-
-    def cuDeviceGetAttribute(self, kind: str, device: int) -> tuple[int, int]:
-        return 0, 4
-
-
-@pytest.mark.parametrize(
-    ("nodes", "ports"),
-    [
-        (("8_4_a_waits", "8_4_b_waits"), [LAUNCH_ORDER_PORT]),  # half of each SM
-        (("8_4_a_waits", "9_4_b_waits"), [PROGRAMMATIC_PORT]),  # and three quarters of one
-        (("8_4_a_waits", "4_4_b_waits", "4_4_c_waits", "4_4_d_waits"), [LAUNCH_ORDER_PORT] * 2 + [PROGRAMMATIC_PORT]),
-        (("4_4_a_waits", "17_4_b_waits", "4_4_c_waits"), [PROGRAMMATIC_PORT] * 2),
-    ],
-)
-def test_launches_follow_predecessors_that_leave_room(nodes: tuple[str, ...], ports: list[int]) -> None:
-    graph = RoomyGraph(*nodes)
-    enable_programmatic_launch("graph", graph, lambda result: result[1] if len(result) > 1 else None, "sm_90")
-    assert [data for *_, data in graph.edges] == [(port, 1) for port in ports]
 
 
 @given(st.lists(st.sampled_from(("waits", "gemm", "copy")), min_size=1, max_size=12))

@@ -11,18 +11,15 @@ successors, each of them sees its end. (The port of an edge opens for all of its
 grids that a grid depends on, according to the programming guide.) So the end of a node is the end of all its
 predecessors.
 
-Where blocks of both kernels, and of those that may still run before them, have room on the machine together, a launch
-need not even follow the end of its predecessor's blocks: it follows their begin. Its blocks are then resident, with all
-that precedes the wait done, when the predecessor ends. Without room for an even distribution blocks would be placed
-where there is room beside the running ones, and a small grid takes as long as its fullest SM; ResNet-50 in f16 at
-batch 1 on an H200 is 30 percent slower so.
+Kernels do not trigger an earlier launch of their successors (`griddepcontrol.launch_dependents`): its blocks would be
+placed unevenly where there is room beside the running ones, and a small grid takes as long as its fullest SM. That
+makes ResNet-50 in f16 at batch 1 on an H200 slower by 30 percent.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from math import inf
 from typing import Any
 
 from ....ir import WAITING_SUFFIX
@@ -32,8 +29,6 @@ from .graph_edges import calls_with_data
 MIN_ARCH = 90
 #: The port of a kernel's node that opens when all of its blocks have left, `CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC`.
 PROGRAMMATIC_PORT = 1
-#: The port that opens when all of its blocks have begun, `CU_GRAPH_KERNEL_NODE_PORT_LAUNCH_ORDER`.
-LAUNCH_ORDER_PORT = 2
 #: Limit of the edges of a graph that is changed; the driver's time for longer ones is unknown.
 MAX_EDGES = 4096
 #: Required driver calls, present from CUDA 12.3 on; without them launches are only slower.
@@ -64,7 +59,7 @@ def enable_programmatic_launch(
         return
     before, after = [a for a, _ in found], [b for _, b in found]
     plain = [cu.CUgraphEdgeData() for _ in found]
-    early = [_edge_data(cu, port) for port in _ports(found, cu, checked)]
+    early = [_early(cu) for _ in found]
     checked(calls["cuGraphRemoveDependencies"](graph, before, after, plain, len(found)))
     checked(calls["cuGraphAddDependencies"](graph, before, after, early, len(found)))
 
@@ -102,34 +97,7 @@ def _waits(node: Any, cu: Any, checked: Callable[[tuple[Any, ...]], Any]) -> boo
     return name.decode().endswith(WAITING_SUFFIX)
 
 
-def _ports(edges: Sequence[tuple[Any, Any]], cu: Any, checked: Callable[[tuple[Any, ...]], Any]) -> Iterator[int]:
-    """Yield the port of each edge: the begin of a kernel whose blocks leave room for its successor's, or its end."""
-    taken: dict[Any, float] = {}
-    for before, after in edges:
-        together = taken.setdefault(before, _machine_share(before, cu, checked)) + _machine_share(after, cu, checked)
-        begins = together <= 1
-        taken[after] = together if begins else _machine_share(after, cu, checked)
-        yield LAUNCH_ORDER_PORT if begins else PROGRAMMATIC_PORT
-
-
-def _machine_share(node: Any, cu: Any, checked: Callable[[tuple[Any, ...]], Any]) -> float:
-    """Return the share of each SM that a kernel's blocks take, evenly distributed; infinity where it is unknown."""
-    if not hasattr(cu, "cuOccupancyMaxActiveBlocksPerMultiprocessor"):
-        return inf
-    params = checked(cu.cuGraphKernelNodeGetParams(node))
-    blocks = params.gridDimX * params.gridDimY * params.gridDimZ
-    threads = params.blockDimX * params.blockDimY * params.blockDimZ
-    resident = checked(cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(params.func, threads, params.sharedMemBytes))
-    return -(-blocks // _processors(cu, checked)) / resident if resident else inf
-
-
-def _processors(cu: Any, checked: Callable[[tuple[Any, ...]], Any]) -> int:
-    """Return the multiprocessors of the current device."""
-    kind = cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
-    return int(checked(cu.cuDeviceGetAttribute(kind, checked(cu.cuCtxGetDevice()))))
-
-
-def _edge_data(cu: Any, port: int) -> Any:
+def _early(cu: Any) -> Any:
     data = cu.CUgraphEdgeData()
-    data.from_port, data.type = port, int(cu.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC)
+    data.from_port, data.type = PROGRAMMATIC_PORT, int(cu.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC)
     return data
