@@ -6,7 +6,6 @@ instruction, form of copies and role of threads; operands with pitches and offse
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 
@@ -179,8 +178,3 @@ def check_points(name: str, chosen: int, batch: int) -> PointReport:
     except Exception as error:
         return PointReport(kinds, f"{type(error).__name__}: {error}"[:4000])
     return PointReport(kinds)
-
-
-def count_kinds(kinds: Mapping[str, str]) -> Counter[str]:
-    """Return the number of cases by each part of their kinds."""
-    return Counter(part for kind in kinds.values() for part in kind.split(": "))

@@ -9,7 +9,8 @@ import pytest
 from cuts.backends.devices import find_target
 from cuts.ir.compiled import Storage
 from cuts.passes.schedule.space import make_space
-from cuts.tests.fuzz.points import PointCase, count_kinds, draw_cases
+from cuts.tests.fuzz.campaign.pointing import count_kinds
+from cuts.tests.fuzz.points import PointCase, draw_cases
 
 from ..kernels.cases import legal_points
 from ..kernels.test_bulk_copies import with_tma
@@ -21,8 +22,9 @@ H200 = find_target("cuda:h200")
 
 
 def test_the_service_opens_no_device() -> None:
-    """Workers are forks of a process that imports the service."""
-    listing = "import sys, cuts.tests.fuzz.service; print([m for m in sys.modules if '.test_' in m])"
+    """Workers are forks of a process that imports both modules."""
+    modules = "cuts.tests.fuzz.service, cuts.tests.fuzz.__main__"
+    listing = f"import sys, {modules}; print([m for m in sys.modules if '.test_' in m])"
     done = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -5,18 +5,24 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from cuts.backends.devices import find_target
 from cuts.ir.errors import atomic_write
 from cuts.search.building.workers import Job, Workers
 from cuts.tests.fuzz.campaign.asking import SERVICE
-from cuts.tests.fuzz.points import count_kinds
 
 #: Seconds that a batch of cases may take.
 LIMIT = 300.0
 #: Wrong batches after which a run ends.
 MAX_ERRORS = 20
+
+
+def count_kinds(kinds: Mapping[str, str]) -> Counter[str]:
+    """Return the number of cases by each part of their kinds."""
+    return Counter(part for kind in kinds.values() for part in kind.split(": "))
 
 
 def fuzz_points(options: argparse.Namespace) -> int:
