@@ -14,11 +14,9 @@ from typing import Any
 
 import cuts
 import numpy as np
-import torch
 from cuts.bench.tools.markdown import markdown_table
 from cuts.numerics.comparison import mean_error
 
-hf: Any = import_module("transformers")
 DOCUMENT = Path(__file__).parent / "accuracy.md"
 HEAD = """# Accuracy of 8-bit factors
 
@@ -34,36 +32,41 @@ SMALL_SIZES = {
 }  # fmt: skip
 IMAGE = {"image_size": 32, "patch_size": 4}
 STAGES = {"depths": [1, 1, 2, 1], "hidden_sizes": [32, 64, 96, 128]}
-#: Models by name: a class, its configuration, and "tokens" or the sides of an image.
-MODELS: Mapping[str, tuple[Any, Any, Any]] = {
-    "BERT": (hf.BertModel, hf.BertConfig(**SMALL_SIZES), "tokens"),
-    "DistilBERT": (hf.DistilBertModel, hf.DistilBertConfig(dim=64, n_layers=2, n_heads=4, hidden_dim=256), "tokens"),
-    "GPT-2": (hf.GPT2Model, hf.GPT2Config(n_embd=64, n_layer=2, n_head=4, vocab_size=512, use_cache=False), "tokens"),
-    "Llama": (hf.LlamaModel, hf.LlamaConfig(**SMALL_SIZES, num_key_value_heads=2, use_cache=False), "tokens"),
-    "Qwen2": (hf.Qwen2Model, hf.Qwen2Config(**SMALL_SIZES, num_key_value_heads=2, use_cache=False), "tokens"),
-    "ViT": (hf.ViTModel, hf.ViTConfig(**SMALL_SIZES, **IMAGE), 32),
-    "DeiT": (hf.DeiTModel, hf.DeiTConfig(**SMALL_SIZES, **IMAGE), 32),
-    "Swin": (hf.SwinModel, hf.SwinConfig(**IMAGE, embed_dim=32, depths=[2, 2], num_heads=[2, 4], window_size=4), 32),
-    "ConvNeXt": (hf.ConvNextModel, hf.ConvNextConfig(**STAGES, num_stages=4), 64),
-    "ResNet": (hf.ResNetModel, hf.ResNetConfig(**STAGES, embedding_size=32), 64),
+#: Models by name: the family in transformers, its configuration, and "tokens" or the sides of an image.
+MODELS: Mapping[str, tuple[str, Mapping[str, Any], Any]] = {
+    "BERT": ("Bert", SMALL_SIZES, "tokens"),
+    "DistilBERT": ("DistilBert", {"dim": 64, "n_layers": 2, "n_heads": 4, "hidden_dim": 256}, "tokens"),
+    "GPT-2": ("GPT2", {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 512, "use_cache": False}, "tokens"),
+    "Llama": ("Llama", {**SMALL_SIZES, "num_key_value_heads": 2, "use_cache": False}, "tokens"),
+    "Qwen2": ("Qwen2", {**SMALL_SIZES, "num_key_value_heads": 2, "use_cache": False}, "tokens"),
+    "ViT": ("ViT", {**SMALL_SIZES, **IMAGE}, 32),
+    "DeiT": ("DeiT", {**SMALL_SIZES, **IMAGE}, 32),
+    "Swin": ("Swin", {**IMAGE, "embed_dim": 32, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4}, 32),
+    "ConvNeXt": ("ConvNext", {**STAGES, "num_stages": 4}, 64),
+    "ResNet": ("ResNet", {**STAGES, "embedding_size": 32}, 64),
 }
 FORMATS, CALIBRATION_SAMPLES, COMPARED_SAMPLES = ("fp8", "int8"), 2, 2
 
 
-class FirstOutput(torch.nn.Module):
-    """Model whose only result is its last hidden state."""
+def make_model(name: str) -> Any:
+    """Return a model whose only result is its last hidden state."""
+    torch, hf = import_module("torch"), import_module("transformers")
+    family, sizes, _ = MODELS[name]
 
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
+    class FirstOutput(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = getattr(hf, f"{family}Model")(getattr(hf, f"{family}Config")(**sizes))
 
-    def forward(self, given: Any) -> Any:
-        """Return the state of all positions."""
-        return self.model(given)[0]
+        def forward(self, given: Any) -> Any:
+            return self.model(given)[0]
+
+    return FirstOutput().eval()
 
 
-def draw_sample(kind: Any, generator: torch.Generator) -> Any:
+def draw_sample(kind: Any, generator: Any) -> Any:
     """Return tokens, or an image."""
+    torch = import_module("torch")
     if kind == "tokens":
         return torch.randint(0, 512, (1, 32), generator=generator)
     return torch.randn(1, 3, kind, kind, generator=generator)
@@ -71,9 +74,9 @@ def draw_sample(kind: Any, generator: torch.Generator) -> Any:
 
 def row(name: str) -> list[str]:
     """Return a model's name and its errors in percent."""
-    make, config, kind = MODELS[name]
+    torch, kind = import_module("torch"), MODELS[name][-1]
     torch.manual_seed(0)
-    model, generator = FirstOutput(make(config).eval()), torch.Generator().manual_seed(1)
+    model, generator = make_model(name), torch.Generator().manual_seed(1)
     for parameter in model.parameters():
         if parameter.dim() > 1:
             torch.nn.init.xavier_normal_(parameter)

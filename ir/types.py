@@ -210,9 +210,9 @@ def exactly(value: float | int | bool) -> object:
 
 @frozen
 class TensorType:
-    """A tensor in row-major order: element type and static shape (elements per axis).
+    """A row-major tensor: element type and static shape (elements per axis).
 
-    It is dense, unless runs of the last dim begin `pitch` elements apart, with unused ones behind each.
+    It is dense, unless a row of the last dim takes `pitch` elements: those past its end are unused.
     """
 
     dtype: DType
@@ -236,7 +236,10 @@ class TensorType:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """The shape of the dense tensor that lies in memory alike: the last dim has the elements of a pitch."""
+        """The shape of a dense tensor with the same strides.
+
+        Its last dim has the elements of a pitch.
+        """
         return (*self.shape[:-1], self.pitch) if self.pitch else self.shape
 
     def __str__(self) -> str:

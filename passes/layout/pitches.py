@@ -1,7 +1,7 @@
 """Pitches: rows of products' factors that begin at multiples of 16 bytes.
 
-Copies and tensor maps move 16 bytes at once, from multiples of 16 bytes. Rows of a tensor between kernels may lie
-farther apart than their length, so that every row begins at such a multiple:
+Copies and tensor maps move 16 bytes at once, from multiples of 16 bytes. Rows of a tensor between kernels may take more
+elements than they have, so that every row begins at such a multiple:
 
     y[m, v] = exp(x[m, v])    with 50,257 columns of halves   ->   row m of y begins at element 50,264 m
 """
@@ -22,7 +22,9 @@ MIN_ROW_BYTES = 100 * WIDEST_BYTES
 
 
 def pad_rows(programs: Programs, factors: Iterable[str]) -> Programs:
-    """Return programs in which rows of factors of products begin at multiples of 16 bytes.
+    """Return programs with padded rows of factors of products.
+
+    These rows begin at multiples of 16 bytes.
 
     Tensors stay that are not free to move (`fixed_tensors`), and those with a view that no pitch describes.
     """
@@ -43,7 +45,10 @@ def paddable_types(types: Mapping[str, TensorType], fixed: Collection[str]) -> d
 
 
 def padded_type(type_: TensorType) -> TensorType | None:
-    """Return a type whose rows begin at multiples of 16 bytes, None where they do or where a row is short."""
+    """Return a type whose rows begin at multiples of 16 bytes.
+
+    None where they do, or where rows are short.
+    """
     unit = WIDEST_BYTES // type_.dtype.size
     row = type_.shape[-1] if type_.shape else 0
     if row % unit == 0 or row == type_.size or row * type_.dtype.size < MIN_ROW_BYTES:

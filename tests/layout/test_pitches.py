@@ -34,7 +34,7 @@ def test_some_rows_keep_their_length(shape: tuple[int, ...]) -> None:
 
 
 def scores(rows: int = 40, columns: int = COLUMNS, lead: int = 2, kind: DType = DType.F16) -> Graph:
-    """Two products of one computed tensor: along its rows, and along its columns."""
+    """Two products of one computed tensor, along rows and columns."""
     lines = (
         op("a", "softmax", "x", axis=-1), op("b", "mul", "a", "s"),
         op("c", "reshape", "b", shape=(lead * rows, columns)), op("t", "transpose", "c", perm=(1, 0)),
@@ -44,7 +44,7 @@ def scores(rows: int = 40, columns: int = COLUMNS, lead: int = 2, kind: DType = 
     return evolve(graph({n: TensorType(kind, s) for n, s in inputs.items()}, *lines, out="y"), outputs=("y", "z"))
 
 
-def test_factors_of_products_and_their_views_have_padded_rows() -> None:
+def test_factors_and_their_views_have_padded_rows() -> None:
     programs = laid_out(scores())
     verify_programs(programs)
     assert {t: programs.types[t].pitch for t in "bct"} == dict.fromkeys("bct", PITCH)
