@@ -45,6 +45,7 @@ from ..kernel import (
     loops,
     phases,
 )
+from ..machine import BOX_BYTES
 from ..types import DType
 from .dfg import CHECKS as DFG_CHECKS
 from .dfg import registers
@@ -263,6 +264,8 @@ def check_bulk_fetches(kernel: Kernel) -> Iterator[VerifyError]:
                 yield VerifyError(f"{where}: buffer {quote(copy.buffer)} has another type or swizzle than its copies")
             for index in (*copy.coordinates, copy.address):
                 yield from _unbound(where, index, known | outside)
+            if any(n * buffer.dtype.size % BOX_BYTES for n in (copy.address.const, *dict(copy.address.terms).values())):
+                yield VerifyError(f"{where}: boxes begin at multiples of {BOX_BYTES} bytes of {quote(copy.buffer)}")
 
 
 def check_producers(kernel: Kernel) -> Iterator[VerifyError]:

@@ -82,8 +82,10 @@ def _bounds_of(group: FusedGroup, geometry: Sequence[Geometry]) -> list[MaskBoun
     else:
         chain = tile_chain(group) if geometry[1].structure.mma else None
         found = () if chain is None else tile_bounds(group.segments, chain.column, chain.rows)
-    (keys,) = (v.extent for v in group.segments[1].reductions[0].reduce)
     kept: dict[bool, MaskBound] = {}
+    if not found:
+        return []
+    (keys,) = (v.extent for v in group.segments[1].reductions[0].reduce)
     for bound in (b for b in found if not b.data.terms):  # others only the device knows
         first, end = _reach([bound], np.arange(bound.row.extent), 1, keys)
         if np.any(first > 0) or np.any(end < keys):

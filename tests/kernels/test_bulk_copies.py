@@ -533,3 +533,14 @@ def test_points_with_bulk_copies_compute_the_reference_opencl(drawn: tuple[Fused
 @given(drawn_points())
 def test_points_with_bulk_copies_compute_the_reference_cuda(drawn: tuple[FusedGroup, Schedule]) -> None:
     check(_device("cuda"), SMALL_SHARED, *drawn)
+
+
+def test_boxes_begin_at_multiples_of_their_alignment() -> None:
+    """A tile of 72 columns and one K block of 32 bytes is no sequence of boxes of two columns."""
+    group = halves((1, 64, 72, 8), (True, True))
+    space = make_space(group, SMALL_SHARED)
+    for template in (each for each in space.templates if each.segments[0].bulk):
+        for seed in range(40):
+            schedule = legal_point(space, template, seed)
+            if schedule is not None and schedule.segments[0].reductions[0].tma:
+                assert kernel_violations(lower(group, schedule, {}, SMALL_SHARED)) == []

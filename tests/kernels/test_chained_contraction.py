@@ -154,6 +154,12 @@ def test_points_compute_the_reference(name: str, parts: bool) -> None:
         check(_device("opencl"), SMALL_TARGET, group, schedule)
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_a_point_is_chosen_for_a_gpu(name: str) -> None:
+    """Also where sums of a chain run over several axes."""
+    assert choose(CASES[name], GPU)
+
+
 @needs_cuda
 @pytest.mark.parametrize("name", CASES)
 def test_first_points_compute_the_reference_on_a_gpu(name: str) -> None:

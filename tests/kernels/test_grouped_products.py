@@ -133,12 +133,12 @@ def product_of(op: str, rows: int = 128, kind: DType = DType.BF16) -> tuple[Fuse
     return last.form, dict(last.tensors)
 
 
-def points(form: FusedGroup, instruction: str) -> Iterator[Schedule]:
+def points(form: FusedGroup, instruction: str, count: int = 2) -> Iterator[Schedule]:
     """Yield points with an instruction, with all forms of copies."""
     space = make_space(form, SMALL_GPU)
     for structure in space.templates:
         if structure.segments[0].mma == instruction:
-            for schedule in legal_points(space, structure, 1, 2):
+            for schedule in legal_points(space, structure, 1, count):
                 for tma in (0, 1, 2, 3):
                     if not check_schedule(form, moved := with_tma(schedule, tma), SMALL_GPU):
                         yield moved
@@ -226,7 +226,7 @@ def test_matrices_of_groups_extend_runs_opencl() -> None:
     builder = GroupBuilder(find_views(build_programs(turned, Registry.builtin())), Policy())
     last = builder.single([name for name in builder.units if builder.is_used(name)][-1])
     form, names = last.form, dict(last.tensors)
-    wide = [s for s in points(form, "m64n8k16_bf16") if s.segments[0].reductions[0].tma > 1]
+    wide = [s for s in points(form, "m64n8k16_bf16", 16) if s.segments[0].reductions[0].tma > 1]
     schedule = next(s for s in wide if s.segments[0].dims[-1].vector == 8)
     function = emit(extract(lower(form, schedule, {}, SMALL_GPU)), "opencl")
     arrays = draw(graph, (70, 128))

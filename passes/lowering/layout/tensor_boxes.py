@@ -26,6 +26,7 @@ from attrs import define, field, frozen
 from ....ir import (
     ACCUMULATOR_THREADS,
     ACCUMULATOR_VECTOR,
+    BOX_BYTES,
     DType,
     Guard,
     Index,
@@ -179,7 +180,10 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
     inner = tuple(stride * dtype.size for stride in boxed.strides[1:])
     sizes, box = tuple(boxed.sizes), tuple(boxed.box)
     result = TensorMap(name, read.tensor, dtype, sizes, inner, box, tile.layout.swizzle)
-    return None if result.faults() else TensorBox(result, outer, tuple(boxed.others), rows, depth)
+    several = len(rows) > 1 or lines_of(tile, loop)[0] > 1
+    if result.faults() or (several and result.nbytes % BOX_BYTES):
+        return None
+    return TensorBox(result, outer, tuple(boxed.others), rows, depth)
 
 
 def _split_rows(digits: Sequence[TileDigit]) -> tuple[list[TileDigit], tuple[int, ...]]:
