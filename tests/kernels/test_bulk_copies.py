@@ -536,7 +536,7 @@ def test_points_with_bulk_copies_compute_the_reference_cuda(drawn: tuple[FusedGr
 
 
 def test_boxes_begin_at_multiples_of_their_alignment() -> None:
-    """A tile of 72 columns and one K block of 32 bytes is no sequence of boxes of two columns."""
+    """Two columns of 32 bytes are half of the alignment."""
     group = halves((1, 64, 72, 8), (True, True))
     space = make_space(group, SMALL_SHARED)
     for template in (each for each in space.templates if each.segments[0].bulk):
