@@ -63,6 +63,7 @@ class Fuzzer:
 
     def __init__(self, bug: str = "") -> None:
         os.nice(5)
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # the fork server hides GPUs from its forks
         if bug:
             plant(bug)
         self._benches: dict[str, Bench] = {}
