@@ -22,7 +22,7 @@ from cuts.ir.expr import Call, Cast, Read, call
 from cuts.ir.machine import MMA_INSTRUCTIONS, Target
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
-from cuts.ir.types import DType, TensorType
+from cuts.ir.types import DType, TensorType, strided_view
 from cuts.ir.verify.kernel import kernel_violations
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.lowering.extract import extract
@@ -198,7 +198,7 @@ def _laid_out(array: np.ndarray, place: Storage) -> np.ndarray:
     last = sum((extent - 1) * stride for extent, stride in zip(array.shape, place.strides, strict=True))
     buffer = np.ones(place.offset + last + 1, array.dtype)
     steps = tuple(stride * array.itemsize for stride in place.strides)
-    np.lib.stride_tricks.as_strided(buffer[place.offset :], array.shape, steps)[...] = array
+    strided_view(buffer[place.offset :], array.shape, steps)[...] = array
     return buffer
 
 
