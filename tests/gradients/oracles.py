@@ -197,6 +197,7 @@ WITHOUT = {
     ),
     "cholesky": "PyTorch's gradient of the triangle that is read is that of a symmetric matrix",
     "adam": "PyTorch's is not differentiated; whole trainings are compared",
+    "joined_filters": "a step of grouped convolution",
     "dropout_training": "another generator",
     "resize_nearest": "ties are rounded otherwise",
 }

@@ -146,7 +146,7 @@ def test_copies_are_rounded() -> None:
     assert [m.rounded for m in kernel(2).maps] == ["tf32", "tf32"]
     group = product(DType.F32, "tf32", (1, 256, 256, 512), (False, True))
     space = make_space(group, evolve(GPU, atoms=(("m64n8k8_tf32", 16.0),)))
-    (template,) = [t for t in space.templates if t.segments[0].mma]
+    template = next(t for t in space.templates if t.segments[0].mma)
     schedules = [p for p in legal_points(space, template, 0, 32) if p.segments[0].reductions[0].tma]
     assert {m.rounded for m in lower(group, schedules[0], {}, GPU).maps} == {"tf32"}
 
@@ -156,7 +156,7 @@ def test_copies_are_rounded() -> None:
 def test_bulk_copies_feed_promoted_sums_opencl(tma: int) -> None:
     group = product(DType.F8E4M3, "", (1, 64, 64, 400), (False, True))
     space = make_space(group, evolve(GPU, atoms=(("m64n8k32_f8e4m3", 16.0),)))
-    (template,) = [t for t in space.templates if t.segments[0].mma]
+    template = next(t for t in space.templates if t.segments[0].mma)
     found = [p for p in legal_points(space, template, 0, 64) if p.segments[0].reductions[0].tma == tma]
     assert check_barriers(lower(group, found[0], {}, GPU)) == ()
     check(_device("opencl"), GPU, group, found[0])

@@ -35,6 +35,7 @@ WITHOUT: dict[str, str] = {
     **dict.fromkeys(("sort_keys", "radix_pass"),
                     "A step of long sorts; `tests/kernels/test_selection.py` has the whole."),
     "twiddle": "A step of long Fourier transforms; `tests/kernels/test_fourier_passes.py` has the whole.",
+    "joined_filters": "A step of grouped convolution; `tests/fusion/test_algorithms.py` has the whole.",
     "octave_conv": "No library has octave convolution as one operation.",
     "dropout_training": "Its random numbers are a hash of its own; other generators give other numbers.",
     "dequantize": "Libraries compute it in the single precision that the declaration states; a table of exact values is"
