@@ -63,7 +63,7 @@ BUGS = (
     Bug("launches", "who reads through a view does not wait", "passes.partitioning.dependencies:dependencies",
         "pending += passed", "pass", _LAUNCHES),
     Bug("launches", "launches come when the first that they wait for is done",
-        "passes.partitioning.horizontal_fusion:_in_order",
+        "passes.partitioning.shared_launches:in_order",
         "missing = [len(before) for before in waits]", "missing = [min(len(before), 1) for before in waits]",
         _HORIZONTAL),
     Bug("launches", "groups on one path have one level", "passes.partitioning.dependencies:levels",
