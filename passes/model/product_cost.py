@@ -22,9 +22,6 @@ from ...ir import ALTERNATING, PERSISTENT, TEAMS, WARPGROUP, WITH_PRODUCER, Targ
 from ..geometry import MIN_TURN_STAGES, Count, ceil_div, takes_turns
 from .feature_schema import Features
 
-#: Least share of the L2 traffic that teams wait for, whose tiles are small: 0.8 to 1.05 in five products in halves.
-TEAM_L2_SHARE = 0.8
-
 
 def product_seconds(features: Features, blocks: Count, resident: Count, dram: Count, target: Target) -> Count:
     """Return the seconds of the fullest SM's blocks, `dram` those of DRAM."""
@@ -50,7 +47,7 @@ def product_seconds(features: Features, blocks: Count, resident: Count, dram: Co
     exposed = np.where(np.greater_equal(features.bulk, PERSISTENT), 1.0, waves / resident)
     latency = exposed * costs.bulk_latency * target.dram_latency
     main = _power_sum((work, arrival), costs.bulk_loop) + barriers
-    both = np.maximum(main, TEAM_L2_SHARE * through)
+    both = np.maximum(main, costs.bulk_team_l2 * through)
     hidden = np.maximum(both, (both + epilogue) / TEAMS) + epilogue / np.maximum(1.0, blocks)
     alone = np.where(np.equal(features.bulk, ALTERNATING), hidden, main + epilogue) + latency
     return _power_sum((alone, costs.bulk_dram * dram), costs.bulk_dram_power)

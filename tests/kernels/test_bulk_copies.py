@@ -426,8 +426,7 @@ def test_maps_are_the_first_arguments() -> None:
 def test_kernels_compile_without_serialisation(groups: int, atoms: int, columns: int, stages: int, form: int) -> None:
     group = large()
     schedule = with_tma(point(group, (True, False), (128, 128), groups, atoms, columns, 2, stages), form)
-    if (faults := check_schedule(group, schedule, GPU)) and columns == 192:
-        pytest.skip(faults[0])
+    assert check_schedule(group, schedule, GPU) == []
     cubin = compile_kernel(emit(extract(lower(group, schedule, {}, SMALL_GPU)), "cuda"), GPU.arch)
     assert (cubin.serialised, cubin.spill_bytes) == ("", 0)
 

@@ -107,6 +107,11 @@ class _Dims:
         self.strides.append(stride)
         self.box.append(elements)
 
+    def tensor_map(self, name: str, tensor: str, dtype: DType, swizzle: int) -> TensorMap:
+        """Return the map of these dims of a tensor."""
+        inner = tuple(stride * dtype.size for stride in self.strides[1:])
+        return TensorMap(name, tensor, dtype, tuple(self.sizes), inner, tuple(self.box), swizzle)
+
     def append_walked(self, primary: Primary, size: int, stride: int) -> None:
         """Add a dim along which a primary walks."""
         self.others.append((len(self.sizes), primary, 1))
@@ -177,9 +182,7 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
     numbers = [*((steps[v], v.extent, v) for v in rest), *((pace, _end_of(p), p) for p, pace in still)]
     for pace, extent, number in sorted(numbers, key=lambda each: each[0]):
         boxed.append_number(number, extent, pace, runs)
-    inner = tuple(stride * dtype.size for stride in boxed.strides[1:])
-    sizes, box = tuple(boxed.sizes), tuple(boxed.box)
-    result = TensorMap(name, read.tensor, dtype, sizes, inner, box, tile.layout.swizzle)
+    result = boxed.tensor_map(name, read.tensor, dtype, tile.layout.swizzle)
     several = len(rows) > 1 or lines_of(tile, loop)[0] > 1
     if result.faults() or (several and result.nbytes % BOX_BYTES):
         return None
