@@ -115,7 +115,8 @@ STAGES: tuple[Stage[Any, Any], ...] = (
           ("partitioning/horizontal_fusion.py", "costs/launch_schedules.py", "launch_order.py")),
     Stage("updates", update_inputs, show_updates, verify_order,
           "outputs that replace inputs -> written in the inputs' memory, where no kernel reads an element after it is "
-          "overwritten", ("partitioning/update_inputs.py",)),
+          "overwritten; slices of them by a kernel over the updates",
+          ("partitioning/update_inputs.py", "fusion/grouping/slice_updates.py")),
     Stage("lower", lower_blocks, show_blocks, verify_blocks, "group + schedule -> block-level kernel",
           ("lowering/lower.py",)),
     Stage("extract", extract_threads, show_threads, verify_threads,

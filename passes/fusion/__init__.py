@@ -20,6 +20,7 @@ from .grouping import (
     optimal_partition,
     partition,
     rename_group,
+    run_over_updates,
     with_parts,
 )
 from .interpret import Points, along_row, interpret

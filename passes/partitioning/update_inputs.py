@@ -13,14 +13,18 @@ buffers.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 
 from attrs import evolve
 
 from ...ir import Call, Output, Read, Storage, expr_indirects, indirects, reads, rename_expr
 from ..context import CompileContext
-from ..fusion import Group, Views
+from ..fusion import Group, Views, run_over_updates
 from ..results import Launches, ScheduledPartition, kernel_key
+from ..schedule import Candidate, choose
+
+#: Schedules among which one as wide as a shared launch is looked for.
+SHARED_CANDIDATES = 64
 
 
 def update_inputs(previous: Launches, context: CompileContext) -> Launches:
@@ -32,14 +36,30 @@ def update_inputs(previous: Launches, context: CompileContext) -> Launches:
     if not found:
         return previous
     moved = evolve(views, storages={**views.storages, **dict(_storages_in_place(views, found))})
-    chosen = previous.scheduled.chosen
-    overwritten = set(found.values())
-    groups = [keep_elements(group, overwritten, moved) for group in partition.groups]
-    pairs_of_groups = zip(partition.groups, groups, strict=True)
-    schedules = {kernel_key(new, moved): chosen[kernel_key(old, views)] for old, new in pairs_of_groups}
-    placed = evolve(partition, views=moved, groups=groups)
-    launches = [tuple(keep_elements(g, overwritten, moved) for g in launch) for launch in previous.launches]
-    return evolve(previous, scheduled=ScheduledPartition(placed, schedules), launches=launches)
+    chosen, overwritten = previous.scheduled.chosen, {*found.values()}
+    graph = views.programs.graph
+    present = {moved.storage(t).buffer for t in (*graph.inputs, *graph.constants)}
+    placed: dict[Group, Group] = {}
+    schedules: dict[Hashable, Candidate] = {}
+    for launch in previous.launches:
+        for group in launch:
+            kept = keep_elements(group, overwritten, moved)
+            before = chosen[kernel_key(group, views)]
+            new = kept if kept is group else run_over_updates(kept, moved, present)
+            found = None if new is kept else _schedule(new, before, alone=len(launch) == 1, context=context)
+            placed[group] = kept if found is None else new
+            schedules[kernel_key(placed[group], moved)] = found or before
+        present |= _buffers([t for group in launch for t in group.outputs], moved)
+    partition = evolve(partition, views=moved, groups=[placed[group] for group in partition.groups])
+    launches = [tuple(placed[group] for group in launch) for launch in previous.launches]
+    return evolve(previous, scheduled=ScheduledPartition(partition, schedules), launches=launches)
+
+
+def _schedule(group: Group, before: Candidate, *, alone: bool, context: CompileContext) -> Candidate | None:
+    """Return the best schedule by the cost model; as wide as the one `before` in a shared launch."""
+    found = choose(group.form, context.target, context.options.pruning, 1 if alone else SHARED_CANDIDATES)
+    width = before.schedule.threads
+    return next((each for each in found if alone or each.schedule.threads == width), None)
 
 
 def keep_elements(group: Group, overwritten: Collection[str], views: Views) -> Group:

@@ -95,7 +95,7 @@ class ScatterRows:
         body: Expr = Read(slot, self.write)
         for index in self.write:
             for found in indirects(index):
-                for condition in _is_index(found, tensors):
+                for condition in index_tests(found, tensors):
                     body = Call("select", (condition, body, Const(self.count + 1, DType.U32)))
         yield Statement(place, self.keys, tuple(map(as_index, self.keys)), body)
 
@@ -135,9 +135,10 @@ def element_of(type_: TensorType) -> tuple[tuple[Var, ...], tuple[Index, ...]]:
     return tuple(a for a in axes if a.extent > 1), tuple(map(as_index, axes))
 
 
-def _is_index(place: Indirect, tensors: Mapping[str, TensorType]) -> Iterator[Expr]:
-    """Yield conditions under which an element of an integer tensor is an index of its axis, if its type does not imply
-    them.
+def index_tests(place: Indirect, tensors: Mapping[str, TensorType]) -> Iterator[Expr]:
+    """Yield conditions under which an integer is an index.
+
+    None are needed where its type implies them.
     """
     dtype = tensors[place.tensor].dtype
     read = Read(place.tensor, place.indices)
