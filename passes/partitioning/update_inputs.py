@@ -39,7 +39,7 @@ def update_inputs(previous: Launches, context: CompileContext) -> Launches:
     chosen, overwritten = previous.scheduled.chosen, {*found.values()}
     graph = views.programs.graph
     present = {moved.storage(t).buffer for t in (*graph.inputs, *graph.constants)}
-    placed: dict[Group, Group] = {}
+    placed: dict[tuple[str, ...], Group] = {}  # by outputs: both kernels of a split reduction have the same units
     schedules: dict[Hashable, Candidate] = {}
     for launch in previous.launches:
         for group in launch:
@@ -47,11 +47,11 @@ def update_inputs(previous: Launches, context: CompileContext) -> Launches:
             before = chosen[kernel_key(group, views)]
             new = kept if kept is group else run_over_updates(kept, moved, present)
             found = None if new is kept else _schedule(new, before, alone=len(launch) == 1, context=context)
-            placed[group] = kept if found is None else new
-            schedules[kernel_key(placed[group], moved)] = found or before
+            placed[group.outputs] = kept if found is None else new
+            schedules[kernel_key(placed[group.outputs], moved)] = found or before
         present |= _buffers([t for group in launch for t in group.outputs], moved)
-    partition = evolve(partition, views=moved, groups=[placed[group] for group in partition.groups])
-    launches = [tuple(placed[group] for group in launch) for launch in previous.launches]
+    partition = evolve(partition, views=moved, groups=[placed[g.outputs] for g in partition.groups])
+    launches = [tuple(placed[g.outputs] for g in launch) for launch in previous.launches]
     return evolve(previous, scheduled=ScheduledPartition(partition, schedules), launches=launches)
 
 
