@@ -17,7 +17,7 @@ from ..building import BuildResult, JobResult, ScoredCandidate
 from ..settings import Settings
 from ..tasks import TuningTask
 from ..tuner import SearchExecutor, rank_here, space_key
-from .plan_builds import POLL_SECONDS, Place, job_place, kernel_place
+from .plan_builds import Place, job_place, kernel_place
 from .speculative_search import SpeculativeSearch
 
 #: Largest number of candidates of a task that are built until the compiler accepts one.
