@@ -28,7 +28,7 @@ from .building import Job
 from .group_costs import GroupCosts
 from .speculation import LOWERING_SECONDS, SpeculativeBuild, build_kernels, building_seconds, bundle_job, kernel_job
 from .tasks import TuningTask
-from .tuner import Tuner, bundle_members, joint_task, ranking_seconds
+from .tuner import Tuner, bundle_members, joint_task, ranking_end
 
 #: Assumed share of a plan's kernels that are not built yet when its groups are known.
 UNBUILT_SHARE = 0.25
@@ -140,8 +140,7 @@ class PlanExecutor:
         """
         self._tasks.update(tasks)
         if late and self.builds_ahead and self.tuner.is_local:
-            budget = self.tuner.executor.budget
-            latest = max(budget.latest, budget.elapsed + ranking_seconds(len(tasks)))
+            latest = ranking_end(self.tuner.executor, len(tasks))
             self.ahead.rank(self.costs.by_gain([*tasks.values()]), latest)
         else:
             self.ahead.end()

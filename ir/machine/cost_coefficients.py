@@ -14,12 +14,12 @@ class BoundCoefficients:
 
     `chain` is clocks between dependent multiply-adds, `mma_chain` as many times more between dependent matrix
     instructions. `cached_latency` is the least share of DRAM latency that a cache hit takes, `least_l2_share` that of
-    bulk traffic that passes through L2 where neighbours fetch a common tile, `scattered_line` the weight of a memory
-    line at a data-dependent address relative to lines of a run. L1 keeps `l1_kept_bytes` of sectors from one trip of a
-    loop to the next; L2 combines values in `parallel_sectors` at once, and values for fewer wait for one another.
-    `fenced_barriers` of a fence for products and a barrier of several warpgroups, and `awaited_barriers` of a part's
-    waits for copies, products and lanes of rows, are in barriers. Estimates below `least_modelled` seconds do not
-    compare algorithms: several launches that hide their latency replace one.
+    reads that L2 serves one by one where blocks fetch a common tile at the same time, `scattered_line` the weight of a
+    memory line at a data-dependent address relative to lines of a run. L1 keeps `l1_kept_bytes` of sectors from one
+    trip of a loop to the next; L2 combines values in `parallel_sectors` at once, and values for fewer wait for one
+    another. `fenced_barriers` of a fence for products and a barrier of several warpgroups, and `awaited_barriers` of a
+    part's waits for copies, products and lanes of rows, are in barriers. Estimates below `least_modelled` seconds do
+    not compare algorithms: several launches that hide their latency replace one.
     """
 
     chain: float

@@ -12,10 +12,12 @@ is nothing to compute with, nor anything that a memory could deliver:
   take longer where fewer warps are resident than there are schedulers.
 * shared: cycles in which those blocks occupy the path to shared memory and L1, each moving at most `shared_bandwidth`
   bytes.
-* l2: sectors that blocks must get past the L1 cache and the bytes they store, at the bandwidth of the L2 cache.
+* l2: sectors that blocks must get past the L1 cache and the bytes they store, at the bandwidth of the L2 cache; of
+  sectors the share that an SM cannot get faster (`least_l2_share`), as L2 may serve several SMs at once.
 * dram: distinct bytes read and written, at DRAM bandwidth, less those that may be in the L2 cache when the kernel
   starts.
-* latency: waves of resident blocks, each as long as its chain of dependent memory rounds, barriers and multiply-adds.
+* latency: waves of resident blocks, each as long as its chain of barriers and multiply-adds after a load. The loads
+  of the first wave come from DRAM, those of later ones may hit a cache.
 
 A GPU starts with cold caches, as kernels are timed: other data in them must be written back before new data enters, so
 that in the long run every distinct byte passes through DRAM.
@@ -103,11 +105,14 @@ def lower_bound(features: Features, target: Target) -> Bound:
     issued = _warp_instructions(features, lanes) + features.barriers * warps
     load = target.dram_latency * (target.bounds.cached_latency if target.warm_caches else 1.0)
     waves = np.ceil(features.grid / (target.NUM_SM * most))
-    chain = features.chain * target.bounds.chain + features.barriers * barrier
+    chain = waves * (features.chain * target.bounds.chain + features.barriers * barrier)
+    reads, kept = np.greater(features.bytes, 0), np.greater(features.bytes, features.streamed)
+    hit = np.where(kept, target.LAT_shared / target.clock, target.bounds.cached_latency * target.dram_latency)
+    loads = np.where(reads, load + (waves - 1.0) * np.minimum(load, hit), 0.0)
     fetching = np.minimum(features.grid, target.NUM_SM)  # L1 may keep a block's data for the next one on its SM
+    fetched = features.grid * features.streamed + fetching * (features.bytes - features.streamed)
     # L2 may serve blocks that fetch a common tile at the same time at once.
-    streamed = features.streamed * np.where(np.greater(features.bulk, 0), target.bounds.least_l2_share, 1.0)
-    through = features.grid * (streamed + features.stored) + fetching * (features.bytes - features.streamed)
+    through = target.bounds.least_l2_share * fetched + features.grid * features.stored
     idle = idle_schedulers(features, np.minimum(most, fullest), target)
     terms: dict[str, Count] = {
         "math": idle * fullest * features.flops * (target.NUM_SM / target.PERF_peak),
@@ -116,9 +121,9 @@ def lower_bound(features: Features, target: Target) -> Bound:
         "shared": fullest * features.least_wavefronts / target.clock,
         "l2": through / target.l2_bandwidth,
         "dram": dram / target.BW_global,
-        "latency": waves * (load + chain / target.clock),
+        "latency": loads + chain / target.clock,
     }
-    first = 0.0 if target.warm_caches else np.where(np.greater(features.bytes, 0), max(load, target.first_load), 0.0)
+    first = 0.0 if target.warm_caches else np.where(reads, max(load, target.first_load), 0.0)
     return Bound(target.launch_time + longest(terms, first), terms, first, features, target)
 
 

@@ -154,6 +154,12 @@ class Child:
             self._fresh = False
         return not self._fresh
 
+    def _has_started(self) -> bool:
+        try:
+            return self.connection.poll(0.0)
+        except (EOFError, OSError):
+            return True
+
     def answers(self, timeout: float) -> bool:
         """Return within `timeout` seconds whether `receive` need not wait."""
         try:
@@ -184,7 +190,12 @@ class Child:
             self._close()
 
     def close(self) -> None:
-        """Close the connection, and wait a moment for the process to end."""
+        """Close the connection, and wait a moment for the process to end.
+
+        One that is still starting has nothing to end, and is killed.
+        """
+        if self._fresh and self._process is not None and not self._has_started():
+            self.kill()
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from functools import partial
+from typing import Any
 
 from ...ir import processor_count
-from ..building import JobResult, ScoredCandidate
+from ..building import Factory, JobResult, ScoredCandidate
 from ..settings import Settings
 from .executor import SearchExecutor
 from .final_ranking import space_key
@@ -15,7 +16,7 @@ from .task_record import TaskRecord
 #: Fewest candidates that are ranked, so that a short search has enough for a longer one, and alternatives where the
 #: first ones fail.
 MIN_RANKED_CANDIDATES = Settings().first
-#: Seconds in which spaces without any results are ranked after the end of the budget.
+#: Most seconds in which spaces without any results are ranked after the end of the budget.
 OVERTIME_RANKING_SECONDS = 2.0
 #: Seconds that this process takes to choose the best of a few candidates of a space; workers are awaited as long (105
 #: spaces took it 7 s on an H200's host).
@@ -30,6 +31,21 @@ def ranking_seconds(spaces: int) -> float:
     return min(OVERTIME_RANKING_SECONDS, RANKING_SECONDS * spaces / processor_count())
 
 
+def ranking_end(executor: SearchExecutor, spaces: int) -> float:
+    """Return when the ranking of spaces must end, in seconds since the session began.
+
+    It goes on after the budget's end for as long as this process would take, until the budget is overdue.
+    """
+    budget = executor.budget
+    own = budget.seconds - budget.committed + RANKING_SECONDS * spaces
+    return max(min(own, budget.latest), executor.elapsed + ranking_seconds(spaces))
+
+
+def rank_here(wishes: tuple[Any, ...]) -> list[ScoredCandidate]:
+    """Return a space's ranking by this process, for the arguments of a worker's; empty where no point is legal."""
+    return Factory().rank_each([wishes])[0]
+
+
 def rank_unranked(
     executor: SearchExecutor, settings: Settings, tasks: Sequence[TaskRecord]
 ) -> dict[Hashable, list[ScoredCandidate]]:
@@ -37,7 +53,7 @@ def rank_unranked(
 
     Where nothing could be measured, a kernel is at least as good as without a search. The time for this was reserved in
     the budget, and a little more is taken. The best of a few candidates come first. They are awaited as long as this
-    process would take to choose them itself.
+    process would take to choose them itself. It ranks spaces too, from the other end: workers may still start.
     """
     ranked, soon = executor.memory.ranked, dict[Hashable, list[ScoredCandidate]]()
     missing = {key: t.problem for t in tasks if (key := space_key(t.problem, settings)) not in ranked and _is_open(t)}
@@ -51,17 +67,25 @@ def rank_unranked(
             ranked[key] = done.value
 
     executor.drop_queries()
+    wishes = {
+        key: executor.memory.ranking(problem, settings.pruning, MIN_RANKED_CANDIDATES, settings.correction)
+        for key, problem in missing.items()
+    }
     with executor.interruptible():
         for key, problem in missing.items():
-            wishes = executor.memory.ranking(problem, settings.pruning, MIN_RANKED_CANDIDATES, settings.correction)
             executor.submit(partial(take_soon, key), "soon", problem, priority=(-1.0,))
-            executor.submit(partial(take_ranking, key), "rank", *wishes, priority=(0.0,))
-        end = max(executor.budget.latest, executor.elapsed + ranking_seconds(len(missing)))
-        latest = max(end + OVERTIME_RANKING_SECONDS, executor.elapsed + QUICK_CHOICE_SECONDS * len(missing))
+            executor.submit(partial(take_ranking, key), "rank", *wishes[key], priority=(0.0,))
+        end = ranking_end(executor, len(missing))
+        more = min(OVERTIME_RANKING_SECONDS, RANKING_SECONDS * len(missing))
+        latest = max(end + more, executor.elapsed + QUICK_CHOICE_SECONDS * len(missing))
         while missing and not executor.interrupted:
             if executor.elapsed >= (end if soon.keys() >= missing.keys() else latest):
                 break
-            executor.receive(0.1)
+            if not executor.receive() and missing:
+                key = next(reversed(missing))
+                if found := rank_here(wishes[key]):
+                    ranked[key] = found
+                del missing[key]
     if missing:
         executor.drop()
     return {**soon, **ranked}

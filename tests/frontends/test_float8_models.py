@@ -52,6 +52,21 @@ def test_scaled_products_of_pytorch(scales: str, second: Any) -> None:
 
 
 @needs_opencl
+@pytest.mark.filterwarnings("ignore")  # tracing warns about PyTorch's own insides
+def test_the_last_block_of_scales_may_be_shorter() -> None:
+    """As for the 576 columns of a DeepSeek-V3 projection, with 5 scales."""
+    from cuts.compile.torch_backend import cuts_backend
+
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(s, generator=generator).to(E4M3) for s in ((48, 320), (192, 320)))
+    sa, sb = (torch.rand(s, generator=generator) + 0.5 for s in ((48, 3), (3, 2)))
+    left = a.double() * sa.double().repeat_interleave(128, 1)[:, :320]
+    right = b.double().t() * sb.double().repeat_interleave(128, 0)[:320].repeat_interleave(128, 1)[:, :192]
+    found = torch.compile(scaled_product, backend=cuts_backend, dynamic=False)(a, b.t(), sa, sb)
+    np.testing.assert_allclose(found.double().numpy(), (left @ right).numpy(), rtol=2**-8, atol=1e-2)
+
+
+@needs_opencl
 @pytest.mark.filterwarnings("ignore")
 def test_tensors_of_pytorch_pass_in_and_out() -> None:
     from cuts.compile.torch_backend import cuts_backend

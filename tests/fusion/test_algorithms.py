@@ -118,6 +118,30 @@ def test_joined_groups_compute_what_the_declaration_means(each: int, groups: int
     np.testing.assert_allclose(*found.values(), *expected.values(), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("special", [np.nan, np.inf])
+def test_values_that_are_no_numbers_spread_within_a_tile_or_joined_groups(special: float) -> None:
+    """All results of the declaration that are no numbers are none; others are only where values are combined."""
+    plain = {"x": TensorType(DType.F32, (1, 4, 9, 9)), "w": TensorType(DType.F32, (4, 4, 3, 3))}
+    grouped = {"x": TensorType(DType.F32, (1, 64, 9, 9)), "w": TensorType(DType.F32, (64, 8, 3, 3))}
+    for name, types, groups, rows in (
+        ("joined_groups", grouped, 8, 3), ("winograd_2x2", plain, 1, 4), ("winograd_4x4", plain, 1, 8),
+    ):  # fmt: skip
+        node = Node("c", "conv", ("x", "w"), ("y",), {"pads": (1, 1, 1, 1), "groups": groups})
+        whole = {**types, "y": INSTANCES.infer(node, [*types.values()])[0]}
+        graph = Graph("g", ("x", "w"), ("y",), whole, (node,))
+        generator = np.random.default_rng(5)
+        given_ = {v: generator.standard_normal(types[v].shape).astype(np.float32) for v in graph.inputs}
+        given_["x"][0, 0, 1, 1] = special
+        other = verify_graph(replace_node(graph, node, name, INSTANCES), INSTANCES.infer)
+        with np.errstate(invalid="ignore"):
+            found, expected = (np.isfinite(run_reference(g, REGISTRY, given_)["y"]) for g in (other, graph))
+        assert not found[~expected].any()
+        assert found[:, :, rows:, rows:].all(), "neighbours of the pixel, or pixels of its tiles"
+        assert found[:, 32:].all(), "the first 32 channels are those of joined groups"
+        grown = amplification(node, [*types.values()], name, INSTANCES)
+        assert grown < 1.1 if groups > 1 else grown > 1.5, "both are gated by the growth of errors"
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_fused_gates_compute_the_same_as_separate_ones(data: st.DataObject) -> None:

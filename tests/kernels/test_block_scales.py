@@ -105,6 +105,8 @@ def test_scales_of_no_number_reach_their_blocks_opencl(shape: tuple[int, int, in
     [
         (((48, 3), (257, 1)), "operand 'b_scale': expected at most [256, 32] scales, found [257, 1]"),
         (((49, 2), (2, 1)), "operand 'a_scale': expected at most [48, 256] scales, found [49, 2]"),
+        (((31, 2), (2, 1)), "operand 'a_scale': expected blocks of equal extents, found [31, 2] scales for [48, 256]"),
+        (((48, 2), (2, 9)), "operand 'b_scale': expected blocks of equal extents, found [2, 9] scales for [256, 32]"),
     ],
 )
 def test_scales_of_other_shapes_are_refused(scales: tuple[tuple[int, int], ...], message: str) -> None:

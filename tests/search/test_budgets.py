@@ -159,6 +159,11 @@ def test_lost_workers_cost_no_more_than_the_budget(method: str) -> None:
     assert run.found.steps
 
 
+def test_spaces_are_ranked_here_where_no_worker_does() -> None:
+    run = tune_graph(layers(1), 2.0, lost=frozenset(["rank", "rank_each", "soon"]))
+    assert run.seconds <= 2.5
+
+
 @pytest.mark.parametrize("seconds", [5.0, 30.0])
 def test_a_huge_graph_keeps_its_budget(
     seconds: float, slow_host: Callable[..., None], monkeypatch: pytest.MonkeyPatch

@@ -576,6 +576,15 @@ def test_keyboard_interrupt_does_not_reach_a_child(
     assert capfd.readouterr().err == ""
 
 
+def test_a_child_that_still_starts_is_not_awaited() -> None:
+    child = Child("cuts.tests.search.services:Late")
+    child.start()
+    begin = time.monotonic()
+    child.close()
+    assert time.monotonic() - begin < 1.0
+    assert not child.alive
+
+
 def test_a_lost_child_is_started_again() -> None:
     child = Child("cuts.tests.search.services:Slow")
     with pytest.raises(ChildLost, match="exit code 3"):

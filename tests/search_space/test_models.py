@@ -24,7 +24,7 @@ from cuts.passes.geometry import geometry_of
 from cuts.passes.model import features_of
 from cuts.passes.model.cost_model import estimate_time
 from cuts.passes.model.feature_schema import Features
-from cuts.passes.model.lower_bound import RESOURCES, lower_bound, occupancy
+from cuts.passes.model.lower_bound import RESOURCES, lower_bound, occupancy, resident_blocks
 from cuts.passes.model.memory_access.banks import conflict_factor, warp_cycles
 from cuts.passes.model.pul_paper import coef_r, gm_ratio, pul, sm_ratio, wb_ratio
 from cuts.passes.pipeline import stage_results
@@ -211,6 +211,19 @@ def test_one_block_beyond_a_wave_doubles_the_time():
     assert one.blocks == 67
     terms = lower_bound(features_of(group, two, H200), H200).terms
     assert float(terms["math"]) == pytest.approx(float(lower_bound(features_of(group, one, H200), H200).terms["math"]))
+
+
+@pytest.mark.parametrize("streamed", [0.0, 1.0])
+def test_later_waves_may_find_their_data_in_caches(streamed: float) -> None:
+    counts = features_of(*gemm_schedule(), H200)
+    counts = evolve(counts, streamed=streamed * counts.bytes)
+    once = float(resident_blocks(counts, np.maximum(8.0, counts.held), H200)) * H200.NUM_SM
+    one, nine = (float(lower_bound(evolve(counts, grid=waves * once), H200).terms["latency"]) for waves in (1, 9))
+    hit = H200.bounds.cached_latency * H200.dram_latency if streamed else H200.LAT_shared / H200.clock
+    assert nine == pytest.approx(9 * (one - H200.dram_latency) + H200.dram_latency + 8 * hit)
+    assert float(lower_bound(evolve(counts, bytes=0.0, streamed=0.0, grid=once), H200).terms["latency"]) == (
+        pytest.approx(one - H200.dram_latency)
+    )
 
 
 def test_each_warp_is_issued_by_one_scheduler():

@@ -24,13 +24,17 @@ def _mm(ctx: ImportContext, a: Value, b: Value) -> Any:
     return ctx.cast(counts, DType.BOOL)
 
 
+#: Elements of a block with a scale of its own.
+_SCALED_BLOCK = 128
+
+
 def _scaled_mm(
     ctx: ImportContext, a: Value, b: Value, a_scale: Value, b_scale: Value, bias: Value | None = None,
     result_scale: Value | None = None, dtype: torch.dtype | None = None, *_: Any,
 ) -> Any:  # fmt: skip
     """Convert a product of 8-bit floats with scales.
 
-    Both operands have one scale, or one for each row and each column, or for blocks.
+    Both operands have one scale, or one for each row and each column, or for blocks of 128, the last of them shorter.
 
     Raises `GraphError` for a scale of the result.
     """
@@ -39,8 +43,8 @@ def _scaled_mm(
     kind = dtype_of(dtype) if dtype is not None else ctx.type(a).dtype
     scales = (v if len(ctx.shape(v)) == 2 else ctx.reshape(v, (1, 1)) for v in (a_scale, b_scale))
     if bias is None:
-        return ctx.emit("scaled_matmul", a, b, *scales, to=kind.value)
-    product = ctx.emit("scaled_matmul", a, b, *scales, to=DType.F32.value)
+        return ctx.emit("scaled_matmul", a, b, *scales, to=kind.value, block=_SCALED_BLOCK)
+    product = ctx.emit("scaled_matmul", a, b, *scales, to=DType.F32.value, block=_SCALED_BLOCK)
     return ctx.cast(ctx.emit("add", product, ctx.cast(bias, DType.F32)), kind)
 
 
