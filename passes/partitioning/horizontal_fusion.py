@@ -282,18 +282,15 @@ def _faster_launches(
 def is_launchable(launch: Launch, target: Target) -> bool:
     """Return whether a launch is legal and short enough.
 
-    Its parameters fit, it has few kernels, none has tensor maps, and all members have equally many threads: some threads
-    of small blocks without barriers may be idle.
+    Its parameters fit, it has few kernels, none has tensor maps, and all members have equally many threads: threads of
+    small blocks without barriers may be idle.
     """
     threads = {candidate.features["threads"] for candidate in launch.candidates}
-    forms = [group.form for group in launch.groups]
-    may_idle = max(threads) <= MAX_IDLING_BLOCK and not any(
-        len(f.segments) > 1 or f.segments[0].reductions for f in forms
-    )
     distinct = {id(candidate) for candidate in launch.candidates}  # equal kernels have one candidate
     fits = POINTER_BYTES * launch.arguments <= target.parameter_bytes
     sums = [bool(segment.reductions) for group in launch.groups for segment in group.form.segments]
     short = bool(sums) and not any(sums)
+    may_idle = short and len(sums) == len(launch.groups) and max(threads) <= MAX_IDLING_BLOCK
     loops = [loop for c in launch.candidates for part in c.schedule.segments for loop in part.reductions]
     return (
         (may_idle or len(threads) == 1)

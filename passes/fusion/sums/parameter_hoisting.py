@@ -7,11 +7,11 @@ launch:
     y[n, c, p, q] = (x[n, c, p, q] - mean[c]) * (scale[c] * rsqrt(var[c] + epsilon)) + bias[c]
       ->   h[c] = scale[c] * rsqrt(var[c] + epsilon);    y[n, c, p, q] = (x[n, c, p, q] - mean[c]) * h[c] + bias[c]
 
-Narrow weights that are multiplied element by element, as those of a depthwise convolution, are converted to the type
-of the sum and stored with the axes of the results innermost, whose neighbours threads load together:
+Weights that are multiplied element by element, as those of a depthwise convolution, are stored with the axes of the
+results innermost, whose neighbours threads load together:
 
     acc[n, c, p, q] = sum_(r, s) x[n, c, p + r, q + s] * w[c, 0, r, s]
-      ->   h[r, s, c] = f32(w[c, 0, r, s]);    acc[n, c, p, q] = sum_(r, s) f32(x[n, c, p + r, q + s]) * h[r, s, c]
+      ->   h[r, s, c] = w[c, 0, r, s];    acc[n, c, p, q] = sum_(r, s) x[n, c, p + r, q + s] * h[r, s, c]
 """
 
 from __future__ import annotations
@@ -78,11 +78,10 @@ class _Hoister:
         """Return the body of a sum of products, with hoisted weights where no element of a factor is used twice."""
         body, parts = self.statement.body, factors(self.statement.body)
         for weight, other in (parts, parts[::-1]) if self.statement.combine == "sum" and len(parts) == 2 else ():
-            own, kind = expr_variables(weight), dtype_of(weight, self.index.types)
-            elementwise = own <= expr_variables(other) and not own.isdisjoint(self.statement.reduce)
-            if elementwise and kind.accumulator is not kind and (axes := self._axes(weight)):
-                wide = self._stored(self.index.convert(weight, kind.accumulator), axes)
-                return call("mul", self.index.convert(other, kind.accumulator), wide)
+            elementwise = expr_variables(weight) <= expr_variables(other)
+            axes = self._axes(weight) if elementwise and isinstance(weight, Read) else ()
+            if not {*axes}.isdisjoint(self.statement.reduce) and not _lies_so(weight, axes):
+                return call("mul", other, self._stored(weight, axes))
         return body
 
     def _axes(self, part: Expr) -> tuple[Var, ...]:
@@ -101,5 +100,10 @@ class _Hoister:
             target = self.index.add_tensor("hoisted", TensorType(kind, tuple(axis.extent for axis in axes)))
             most = float(kind.element.largest)
             finite = call("min", call("max", value, Const(-most, kind)), Const(most, kind))
-            self.values[value] = Statement(target, tuple(axes), place, finite)
+            self.values[value] = Statement(target, tuple(axes), place, value if isinstance(value, Read) else finite)
         return Read(self.values[value].target, place)
+
+
+def _lies_so(weight: Expr, axes: Sequence[Var]) -> bool:
+    """Return whether the indices of a read are some axes, in their order, beside constants."""
+    return isinstance(weight, Read) and [i for i in weight.indices if not i.is_const] == [*map(as_index, axes)]
