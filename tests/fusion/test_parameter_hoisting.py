@@ -23,8 +23,8 @@ from .build import REGISTRY, Line, graph, op
 CHANNELS, SIZE = 16, 12
 NORM = ("scale", "bias", "mean", "var")
 SHAPES = {"x": (2, CHANNELS, SIZE, SIZE), **dict.fromkeys(NORM, (CHANNELS,))}
-NORMALISED = [op("y", "batch_norm", "x", *NORM)]
-WEIGHED = [op("y", "conv", "x", "w", pads=(1, 1, 1, 1), groups=CHANNELS)]
+NORM_LINES = [op("y", "batch_norm", "x", *NORM)]
+CONVOLUTION_LINES = [op("y", "conv", "x", "w", pads=(1, 1, 1, 1), groups=CHANNELS)]
 
 
 @pytest.fixture(autouse=True)
@@ -34,12 +34,12 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cuts.passes.fusion.sums.parameter_hoisting.MIN_RESULTS_PER_VALUE", 1 << 4)
 
 
-def typed(shapes: Mapping[str, tuple[int, ...]], dtype: DType) -> dict[str, TensorType]:
+def types_of(shapes: Mapping[str, tuple[int, ...]], dtype: DType) -> dict[str, TensorType]:
     """Return types of some shapes."""
     return {name: TensorType(dtype, shape) for name, shape in shapes.items()}
 
 
-def hoisted(whole: Graph) -> tuple[Programs, list[Statement]]:
+def hoist(whole: Graph) -> tuple[Programs, list[Statement]]:
     """Return the rewritten programs and the statements of hoisted values."""
     after = hoist_parameters(build_programs(whole, REGISTRY))
     verify_programs(after)
@@ -52,9 +52,9 @@ def values_of(whole: Graph) -> dict[str, np.ndarray]:
     return {t: (random.random(shape) + 0.5).astype(kind) for t, (shape, kind) in kinds.items()}
 
 
-def test_the_scale_of_a_norm_is_computed_once_for_each_channel() -> None:
-    whole = graph(SHAPES, *NORMALISED, out="y")
-    after, (scale,) = hoisted(whole)
+def test_the_scale_of_a_norm_is_computed_once() -> None:
+    whole = graph(SHAPES, *NORM_LINES, out="y")
+    after, (scale,) = hoist(whole)
     assert after.types[scale.target].shape == (CHANNELS,)
     assert {r.tensor for r in scale.reads} == {"scale", "var"}
     program = Program(after.types, whole.inputs, whole.outputs, tuple(s for u in after.units for s in u.statements))
@@ -64,23 +64,23 @@ def test_the_scale_of_a_norm_is_computed_once_for_each_channel() -> None:
 
 
 def test_depthwise_weights_are_stored_with_channels_innermost() -> None:
-    whole = graph(typed({"x": SHAPES["x"], "w": (CHANNELS, 1, 3, 3)}, DType.F16), *WEIGHED, out="y")
-    after, (weights,) = hoisted(whole)
+    whole = graph(types_of({"x": SHAPES["x"], "w": (CHANNELS, 1, 3, 3)}, DType.F16), *CONVOLUTION_LINES, out="y")
+    after, (weights,) = hoist(whole)
     assert str(after.types[weights.target]) == f"f16[3, 3, {CHANNELS}]"
 
 
-KEPT: dict[str, tuple[dict[str, tuple[int, ...]], list[Line]]] = {
+UNCHANGED_CASES: dict[str, tuple[dict[str, tuple[int, ...]], list[Line]]] = {
     "computed statistics": (SHAPES, [op("v", "relu", "var"), op("y", "batch_norm", "x", "scale", "bias", "mean", "v")]),
-    "few results": ({**SHAPES, "x": (1, CHANNELS, 4, 4)}, NORMALISED),
+    "few results": ({**SHAPES, "x": (1, CHANNELS, 4, 4)}, NORM_LINES),
     "a value of each row": ({"x": (4, 1024), "m": (4, 1024)}, [op("e", "exp", "m"), op("y", "mul", "x", "e")]),
     "a plain factor": ({"x": SHAPES["x"], "s": (CHANNELS, 1, 1)}, [op("y", "mul", "x", "s")]),
     "weights of products": ({"x": SHAPES["x"], "w": (8, CHANNELS, 1, 1)}, [op("y", "conv", "x", "w")]),
 }
 
 
-@pytest.mark.parametrize("case", KEPT)
+@pytest.mark.parametrize("case", UNCHANGED_CASES)
 def test_other_values_stay(case: str) -> None:
-    shapes, lines = KEPT[case]
+    shapes, lines = UNCHANGED_CASES[case]
     programs = build_programs(graph(shapes, *lines, out="y"), REGISTRY)
     assert hoist_parameters(programs) is programs
 
@@ -92,7 +92,7 @@ def test_kernels_read_hoisted_values(dtype: DType) -> None:
     second = tuple(f"{n}2" for n in NORM)
     lines = [op("a", "batch_norm", "x", *NORM), op("r", "relu", "a")]
     lines += [op("c", "conv", "r", "w", pads=(1, 1, 1, 1), groups=CHANNELS), op("y", "batch_norm", "c", *second)]
-    whole = graph(typed(shapes, dtype), *lines, out="y")
+    whole = graph(types_of(shapes, dtype), *lines, out="y")
     plan = build_graph(whole, load_spec(()), find_target("opencl"), CompileOptions())
     values = values_of(whole)
     expected = evaluate_graph(whole, REGISTRY, {t: v.astype(np.float64) for t, v in values.items()})["y"]

@@ -1,4 +1,4 @@
-"""Hoists values of parameters out of large statements: loop-invariant code motion over all blocks of a kernel.
+"""Hoists values of parameters out of large statements (loop-invariant code motion).
 
 Parameters are inputs of the graph. An expression of a few of their elements that a large statement evaluates for each
 of its results is computed once, by a small kernel of its own. Such kernels wait for nothing, so that they share a
@@ -45,13 +45,13 @@ MIN_SLOTS = 4
 
 
 def hoist_parameters(programs: Programs) -> Programs:
-    """Return programs whose large statements read values of parameters that are computed once."""
+    """Return programs with the values of parameters hoisted from large statements."""
     index, changed = DefUse.of_programs(programs), False
     parameters = {*programs.graph.inputs} - {t for name, p in programs.slices.items() for t in (name, p.whole)}
     for statement in [s for unit in programs.units if unit.repeat is None for s in unit.statements]:
         if prod(axis.extent for axis in statement.axes) >= MIN_RESULTS and is_plain(statement):
             hoister = _Hoister(statement, index, parameters)
-            body = hoister.rewrite(statement.body) if statement.is_pointwise else hoister.with_stored_weights()
+            body = hoister.rewrite(statement.body) if statement.is_pointwise else hoister.store_weights()
             if hoister.values:
                 units = [NewUnit("hoisted", (value,), hoisted=True) for value in hoister.values.values()]
                 apply(index, {statement: [*units, evolve(statement, body=body)]})
@@ -69,19 +69,22 @@ class _Hoister:
     values: dict[Expr, Statement] = field(factory=dict)
 
     def rewrite(self, node: Expr) -> Expr:
-        """Return an expression whose largest parts of parameters alone are hoisted, where they save enough."""
+        """Return an expression with its largest parts of parameters alone hoisted."""
         if axes := self._axes(node):
-            return self._stored(node, axes) if issue_slots(node) >= MIN_SLOTS else node
+            return self._store(node, axes) if issue_slots(node) >= MIN_SLOTS else node
         return node.with_children(tuple(map(self.rewrite, node.children))) if node.children else node
 
-    def with_stored_weights(self) -> Expr:
-        """Return the body of a sum of products, with hoisted weights where no element of a factor is used twice."""
+    def store_weights(self) -> Expr:
+        """Return the body of a sum of products with hoisted weights.
+
+        The other factor varies with every axis of the weights: they are no matrix.
+        """
         body, parts = self.statement.body, factors(self.statement.body)
         for weight, other in (parts, parts[::-1]) if self.statement.combine == "sum" and len(parts) == 2 else ():
             elementwise = expr_variables(weight) <= expr_variables(other)
             axes = self._axes(weight) if elementwise and isinstance(weight, Read) else ()
             if not {*axes}.isdisjoint(self.statement.reduce) and not _lies_so(weight, axes):
-                return call("mul", other, self._stored(weight, axes))
+                return call("mul", other, self._store(weight, axes))
         return body
 
     def _axes(self, part: Expr) -> tuple[Var, ...]:
@@ -91,10 +94,11 @@ class _Hoister:
         axes = tuple(axis for axis in (*self.statement.reduce, *self.statement.axes) if axis in used)
         results = prod(axis.extent for axis in self.statement.axes)
         few = prod(axis.extent for axis in axes) * MIN_RESULTS_PER_VALUE <= results
-        return axes if found and few and len(axes) == len(used) and all(plain) else ()
+        floats = bool(found) and dtype_of(part, self.index.types).is_float
+        return axes if floats and few and len(axes) == len(used) and all(plain) else ()
 
-    def _stored(self, value: Expr, axes: Sequence[Var]) -> Expr:
-        """Return the read of a value that is stored for all of its axes, the greatest finite one beyond the type."""
+    def _store(self, value: Expr, axes: Sequence[Var]) -> Expr:
+        """Return the read of a stored value: the greatest finite one for values beyond the type."""
         place, kind = tuple(map(as_index, axes)), dtype_of(value, self.index.types)
         if value not in self.values:
             target = self.index.add_tensor("hoisted", TensorType(kind, tuple(axis.extent for axis in axes)))
