@@ -18,6 +18,7 @@ from .fusion import (
     eliminate_common_reductions,
     find_ungroupable,
     fold_units,
+    hoist_parameters,
     rematerialise,
     shift_means,
     split_piecewise_readers,
@@ -62,6 +63,8 @@ def program_rewrite(name: str, rewrite: Callable[[Programs], Programs], summary:
 REWRITES = (
     program_rewrite("drop-unused", drop_unused, "units whose results nothing reads are removed",
         "fusion/fold_units.py"),
+    program_rewrite("hoist-parameters", hoist_parameters, "values of parameters that large statements evaluate for "
+        "each result are computed once, by a kernel of their own", "fusion/sums/parameter_hoisting.py"),
     program_rewrite("fold-units", fold_units, "units that no input reaches are constants", "fusion/fold_units.py"),
     program_rewrite("pack-bits", pack_bits, "constants of bytes that units widen take as few bits as their numbers "
         "need; each reader of a widened value computes its own", "packing/packed_units.py"),

@@ -169,6 +169,7 @@ def _choices(structure: SegmentTemplate) -> tuple[Hashable, ...]:
         *sizes,
         structure.reduction_threads,
         structure.mma,
+        structure.bulk,
         structure.caches_rows,
         structure.scatter_dim,
         structure.additions,

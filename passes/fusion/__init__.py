@@ -29,7 +29,7 @@ from .normal_forms import NormalForms
 from .normalise import Illegal
 from .piecewise import split_piecewise_readers
 from .programs import Meaning, build_programs
-from .reorder import Order, graph_layout, permute, reorder, reorder_unit, unpermute
+from .reorder import Order, graph_layout, moves_elements, permute, reorder, reorder_unit, unpermute
 from .sums import (
     Family,
     RecomputeChoice,
@@ -37,6 +37,7 @@ from .sums import (
     defer_normalisation,
     eliminate_common_reductions,
     find_ungroupable,
+    hoist_parameters,
     recompute_contractions,
     rematerialise,
     shift_means,

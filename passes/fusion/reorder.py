@@ -34,13 +34,22 @@ def unpermute(values: Sequence[T], order: Order) -> tuple[T, ...]:
     return tuple(value for _, value in sorted(zip(order, values, strict=True), key=lambda pair: pair[0]))
 
 
+def moves_elements(shape: Sequence[int], order: Order) -> bool:
+    """Return whether an order moves dims of several elements."""
+    wide = [d for d in order if shape[d] > 1]
+    return wide != sorted(wide)
+
+
 def graph_layout(type_: TensorType, storage: Storage, order: Order) -> tuple[TensorType, Storage]:
     """Return the graph's type and storage of a tensor.
 
-    They follow from those of the stored tensor.
+    They follow from those of the stored tensor. Dims of one element step over all later dims.
     """
-    shape, strides = unpermute(type_.shape, order), unpermute(storage.strides, order)
-    return TensorType(type_.dtype, shape), evolve(storage, strides=strides)
+    shape, strides = unpermute(type_.shape, order), list(unpermute(storage.strides, order))
+    for d in reversed(range(len(shape))):
+        if shape[d] == 1 and not moves_elements(shape, order):
+            strides[d] = shape[d + 1] * strides[d + 1] if d + 1 < len(shape) else 1
+    return TensorType(type_.dtype, shape), evolve(storage, strides=tuple(strides))
 
 
 def reorder(programs: Programs, orders: Mapping[str, Order]) -> Programs:

@@ -334,8 +334,8 @@ class _Finder:
         target = unit.writes[0] if unit.writes else ""
         if unit.name in self.free or len(unit.statements) != 1 or target in self.outputs or target in self.storages:
             return
-        if target not in self.producer:
-            return  # a scatter changes the copy
+        if unit.hoisted or target not in self.producer:
+            return  # the copy is wanted, or a scatter changes it
         (statement,) = unit.statements
         read = copy_source(statement)
         if read is None:

@@ -104,7 +104,8 @@ def find_aliases(programs: Programs) -> Aliases:
     """Return the copies that views may stand for."""
     types, shown = programs.types, {}
     for unit in programs.units:
-        if unit.repeat is None and len(unit.statements) == 1 and unit.writes[0] not in programs.graph.outputs:
+        shows = unit.repeat is None and not unit.hoisted and len(unit.statements) == 1
+        if shows and unit.writes[0] not in programs.graph.outputs:
             (statement,) = unit.statements
             read = copy_source(statement)
             inner = _inverse(statement, read, types[statement.target], types[read.tensor]) if read is not None else None

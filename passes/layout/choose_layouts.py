@@ -35,7 +35,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from attrs import evolve, frozen
 
 from ...ir import MMA_INSTRUCTIONS, VALUE_COMBINERS, Statement, Target, TensorType, Var, as_index, is_affine, linearise
-from ..fusion import GroupBuilder, Order, Policy, Programs, Unit, Views, form_key, reorder
+from ..fusion import GroupBuilder, Order, Policy, Programs, Unit, Views, form_key, moves_elements, reorder
 from ..schedule import is_mma_computable
 from .accesses import Aliases, InstructionCosts, StatementAccesses, by_step, dims_of, find_aliases, lines_of, steps
 from .components import Component, components, windows
@@ -77,11 +77,11 @@ def _for_accesses(programs: Programs, products: Collection[Place]) -> Programs:
     has them.
     """
     turned = dict(transposed_outputs(programs, find_aliases(programs)))
-    programs = _with_orders(programs, turned)
+    programs = _with_orders(_with_orders(programs, turned), dict(_single_elements_first(programs, products)))
     aliases = find_aliases(programs)
     fixed = fixed_tensors(programs, aliases)
     views = _views(aliases, programs, {}, fixed)
-    seen = {root_tensor(t, aliases) for t, order in views if _moves(programs.types[t], order)}
+    seen = {root_tensor(t, aliases) for t, order in views if moves_elements(programs.types[t].shape, order)}
     if not products and not turned and seen.isdisjoint(programs.graph.inputs):
         return programs
     lines = _lines(programs, aliases, products)
@@ -94,10 +94,17 @@ def _for_accesses(programs: Programs, products: Collection[Place]) -> Programs:
     return order_constants(_order_products(padded, multiplied, costs, orders), products)
 
 
-def _moves(type_: TensorType, order: Order) -> bool:
-    """Return whether an order moves dims of several elements."""
-    wide = [d for d in order if type_.shape[d] > 1]
-    return wide != sorted(wide)
+def _single_elements_first(programs: Programs, products: Collection[Place]) -> Iterator[tuple[str, Order]]:
+    """Yield the inputs that are factors of products and whose last dims have one element, with these dims first.
+
+    No element moves: the last index is then the one whose neighbours are neighbours in memory.
+    """
+    factors = {t for unit in programs.units for t in unit.reads if unit.name in {name for name, _ in products}}
+    graph = programs.graph
+    for tensor in factors.intersection(graph.inputs) - programs.slices.keys() - graph.interface.replaced.keys():
+        shape = programs.types[tensor].shape
+        if shape and shape[-1] == 1 < programs.types[tensor].size:
+            yield tensor, tuple(sorted(range(len(shape)), key=lambda d: shape[d] > 1))
 
 
 def _for_windows(programs: Programs, given: frozenset[str]) -> Programs:

@@ -123,7 +123,7 @@ def _exposed_seconds(
     waiting = staged_rounds * latency**2 / (latency + costs.ahead * ahead * busy * part / staged_rounds)
     waiting = waiting + _unstaged_seconds(busy * (1.0 - part), waves * np.maximum(MIN_ROUNDS, looped), target)
     waiting = np.maximum(waiting, _lone_block_clocks(features, waves, resident, target) / target.clock)
-    asked = costs.epilogue * waves * features.asked * target.dram_latency
+    asked = costs.epilogue * waves * features.asked * target.dram_latency / resident
     return waiting + asked + costs.first * waves * target.dram_latency / resident
 
 

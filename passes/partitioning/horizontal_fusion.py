@@ -37,6 +37,8 @@ POINTER_BYTES = 12
 MIN_SAVED_LAUNCH_SHARE = 0.5
 #: Limits of different kernels in a launch, as they are compiled one after another; those without sums are short.
 MAX_DISTINCT_KERNELS, MAX_DISTINCT_POINTWISE_KERNELS = 12, 64
+#: Most threads of a block in which threads of narrower members are idle.
+MAX_IDLING_BLOCK = 256
 #: Seconds of horizontal fusion that are granted even beyond the budget.
 MIN_FUSION_SECONDS = 2.0
 #: Number of members for which one without sums is scheduled before the number is known.
@@ -280,16 +282,18 @@ def _faster_launches(
 def is_launchable(launch: Launch, target: Target) -> bool:
     """Return whether a launch is legal and short enough.
 
-    Its parameters fit, it has few kernels, none has tensor maps, and all members have equally many threads.
+    Its parameters fit, it has few kernels, none has tensor maps, and all members have equally many threads: threads of
+    small blocks without barriers may be idle.
     """
     threads = {candidate.features["threads"] for candidate in launch.candidates}
     distinct = {id(candidate) for candidate in launch.candidates}  # equal kernels have one candidate
     fits = POINTER_BYTES * launch.arguments <= target.parameter_bytes
     sums = [bool(segment.reductions) for group in launch.groups for segment in group.form.segments]
     short = bool(sums) and not any(sums)
+    may_idle = short and len(sums) == len(launch.groups) and max(threads) <= MAX_IDLING_BLOCK
     loops = [loop for c in launch.candidates for part in c.schedule.segments for loop in part.reductions]
     return (
-        len(threads) == 1
+        (may_idle or len(threads) == 1)
         and not any(loop.tma for loop in loops)
         and len(distinct) <= (MAX_DISTINCT_POINTWISE_KERNELS if short else MAX_DISTINCT_KERNELS)
         and fits

@@ -89,10 +89,10 @@ class DefUse:
         """Return a value in an element type."""
         return value if dtype_of(value, self.types) is dtype else Cast(dtype, value)
 
-    def new_unit(self, unit: Unit, suffix: str, statements: Sequence[Statement]) -> Unit:
+    def new_unit(self, unit: Unit, suffix: str, statements: Sequence[Statement], hoisted: bool = False) -> Unit:
         """Return a unit like another one, of other statements."""
         name = unused_name(f"{unit.name}.{suffix}", self.names)
-        return evolve(unit, name=name, statements=tuple(statements), reads=(), writes=())
+        return evolve(unit, name=name, statements=tuple(statements), reads=(), writes=(), hoisted=hoisted)
 
     def insert(self, place: int, unit: Unit, suffix: str, statements: Sequence[Statement]) -> None:
         """Insert a unit like another one, of new statements."""

@@ -33,6 +33,7 @@ class NewUnit:
 
     suffix: str
     statements: tuple[Statement, ...]
+    hoisted: bool = False
 
 
 #: Replacement of statements.
@@ -95,7 +96,8 @@ def apply(index: DefUse, edit: Edit) -> None:
             new = edit.get(statement, (statement,))
             for n, each in enumerate(new):
                 if isinstance(each, NewUnit):
-                    (before if n == 0 else after).append(index.new_unit(unit, each.suffix, each.statements))
+                    made = index.new_unit(unit, each.suffix, each.statements, each.hoisted)
+                    (before if n == 0 or each.hoisted else after).append(made)
                 else:
                     own.append(each)
         index.replace(unit, [*before, evolve(unit, statements=tuple(own)), *after])

@@ -15,8 +15,8 @@ class Unit:
     """Statements of one node that stay together.
 
     `reads` are the tensors it needs from elsewhere, `writes` those it may leave in memory, both in order. `free`
-    units need no kernel: their result is a view of, or a place inside, a buffer that exists anyway. A loop has no
-    statements, but units that are repeated.
+    units need no kernel: their result is a view of, or a place inside, a buffer that exists anyway. The values of a
+    `hoisted` unit are computed once, by a kernel of its own. A loop has no statements, but units that are repeated.
     """
 
     name: str
@@ -26,6 +26,7 @@ class Unit:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     free: bool = False
+    hoisted: bool = False
     repeat: Repeat | None = None
 
     @cached_property

@@ -183,6 +183,8 @@ class GroupBuilder:
         if len(parts) > 1 and (single := self._pointwise_parts(parts)):
             return self._exchange(parts, single)
         own = [self.units[name] for part in parts for name in part]
+        if len(own) > 1 and (once := next((unit.name for unit in own if unit.hoisted), None)):
+            return Illegal(f"the values of '{once}' are computed once")
         made = {t for unit in own for t in unit.writes}
         members = [self._with_views(part, made) for part in parts]
         every = [unit for units in members for unit in units]
