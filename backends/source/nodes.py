@@ -115,7 +115,9 @@ class NodePrinter(ValuePrinter):
     def _store_vector(self, node: VectorStore | WideStore, start: Index, values: Sequence[str]) -> None:
         vectors = self.names.dialect.vectors[node.dtype.value]
         place = self._vector_place(node, start, len(values))
-        text = vectors.store.format(**place, values=", ".join(vectors.pack(values)))
+        conversion = node.conversion if isinstance(node, VectorStore) else ""
+        pack = self.names.dialect.instructions[conversion] if conversion else ""
+        text = vectors.store.format(**place, values=", ".join(vectors.pack(values, pack)))
         self._print_under(node.guards, text, node.when if isinstance(node, VectorStore) else ())
 
     def _vector_place(self, node: VectorLoad | VectorStore | WideStore, start: Index, width: int) -> dict[str, str]:

@@ -50,7 +50,8 @@ class WideStore:
 class VectorStore:
     """Store of the elements along `axis`, `width` aligned neighbours at once.
 
-    It takes place where all guards hold, and `when` does. Instruction selection makes it of a `Store`.
+    It takes place where all guards hold, and `when` does. Instruction selection makes it of a `Store`. With a
+    `conversion`, one of `ir.machine.PACKED_CONVERSIONS`, it converts the values that it packs.
     """
 
     space: str
@@ -62,6 +63,7 @@ class VectorStore:
     width: int
     guards: tuple[Guard, ...] = ()
     when: tuple[Value, ...] = ()
+    conversion: str = ""
 
 
 @frozen(cache_hash=True)

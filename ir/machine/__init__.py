@@ -8,6 +8,7 @@ from .instructions import (
     MATRIX_ROWS,
     MATRIX_WORDS,
     MIN_COPY_BYTES,
+    PACKED_CONVERSIONS,
     ROW_BYTES,
     VECTOR_ADDITIONS,
     CopyInstruction,

@@ -70,9 +70,15 @@ COPIES: Mapping[str, CopyInstruction] = {
 #: Additions of neighbours to global memory at once: a reduction, an element type and a number of elements.
 VECTOR_ADDITIONS: Mapping[str, int] = {f"sum_{DType.F32}x{width}": width for width in (2, 4)}
 
+#: Conversions of neighbours that are packed into a word: the type of the numbers, and that of the values. Numbers of
+#: floats are those of single conversions.
+PACKED_CONVERSIONS: Mapping[str, tuple[DType, DType]] = {
+    f"{dtype}_of_{DType.F32}x4": (dtype, DType.F32) for dtype in (DType.I8, DType.U8)
+}
+
 #: Instructions of each dialect. OpenCL C has none; matrix instructions are emulated there.
 INSTRUCTIONS: Mapping[str, frozenset[str]] = {
-    "cuda": frozenset({*MATRIX_LOADS, *COPIES, *MMA_INSTRUCTIONS, *VECTOR_ADDITIONS}),
+    "cuda": frozenset({*MATRIX_LOADS, *COPIES, *MMA_INSTRUCTIONS, *VECTOR_ADDITIONS, *PACKED_CONVERSIONS}),
     "opencl": frozenset(MMA_INSTRUCTIONS),
 }
 

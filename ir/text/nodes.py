@@ -190,8 +190,8 @@ FORMS: dict[type, Form] = {
         "{? if <guards>?}"
     ),
     VectorStore: Form(
-        "vector_store <space> <buffer>[<address>]: <dtype> = <value> over <axis> by <width>{? when (<when>)?}"
-        "{? if <guards>?}"
+        "vector_store <space> <buffer>[<address>]: <dtype> = <value> over <axis> by <width>{? as <conversion>?}"
+        "{? when (<when>)?}{? if <guards>?}"
     ),
     AsyncCopy: Form(
         "async_copy <instruction> <buffer>[<address>]: <dtype> = <source>[<start>]{? over <axis> by <width>?}"

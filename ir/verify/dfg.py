@@ -36,7 +36,7 @@ from ..dfg import (
     post_order,
 )
 from ..functions import FUNCTIONS, VALUE_COMBINERS
-from ..machine import COPIES, MATRIX_LOADS, MMA_INSTRUCTIONS
+from ..machine import COPIES, MATRIX_LOADS, MMA_INSTRUCTIONS, PACKED_CONVERSIONS
 from ..types import DType
 
 #: Elements that one access may move.
@@ -83,6 +83,8 @@ def check_effects_typed(roots: Sequence[Root]) -> Iterator[str]:
         )
         for value in values:
             held = isinstance(root, Accumulate) and value.dtype.accumulator is root.dtype
+            converts = PACKED_CONVERSIONS.get(root.conversion) if isinstance(root, VectorStore) else None
+            held = held or converts == (root.dtype, value.dtype)
             if value.dtype is not root.dtype and not held:
                 yield f"a value of {value.dtype} goes where {root.dtype} is held"
 

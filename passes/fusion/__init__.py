@@ -37,10 +37,14 @@ from .sums import (
     defer_normalisation,
     eliminate_common_reductions,
     find_ungroupable,
+    fold_scales,
     hoist_parameters,
+    multiply_bytes,
+    narrow_extremes,
     recompute_contractions,
     rematerialise,
     shift_means,
     sum_rows_first,
+    widens_bytes,
 )
 from .views import Views, find_views, loop_iterations, memory_span

@@ -19,8 +19,10 @@ from attrs import evolve
 
 from ...ir import (
     MIN_COPY_BYTES,
+    PACKED_CONVERSIONS,
     WIDEST_BYTES,
     AsyncCopy,
+    Convert,
     Guard,
     Load,
     Store,
@@ -35,6 +37,9 @@ from ...ir import (
     vector_widths,
 )
 from .context import SelectionContext
+
+#: Bytes of a register.
+WORD_BYTES = 4
 
 
 def select_vector_load(node: Load, var: Var, context: SelectionContext) -> VectorLoad | None:
@@ -53,7 +58,14 @@ def select_vector_store(node: Store, var: Var, context: SelectionContext) -> Vec
     guards = _whole_guards(node, var, width, context)
     if guards is None:
         return None
-    return VectorStore(node.space, node.buffer, node.address, node.value, node.dtype, var, width, guards)
+    value, conversion = node.value, ""
+    if isinstance(value, Convert) and width * node.dtype.size % WORD_BYTES == 0:
+        kinds = node.dtype, value.arg.dtype
+        conversion = next((c for c in context.instructions if PACKED_CONVERSIONS.get(c) == kinds), "")
+        value = value.arg if conversion else value
+    return VectorStore(
+        node.space, node.buffer, node.address, value, node.dtype, var, width, guards, conversion=conversion
+    )
 
 
 def select_addition(node: Store, var: Var, context: SelectionContext) -> Store | None:

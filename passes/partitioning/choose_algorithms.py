@@ -23,7 +23,7 @@ from ...numerics import amplification, epsilon
 from ...ops import program_costs
 from ...ops.language import Instances
 from ..costs import CandidateSubgraph, LocalExecutor, SubgraphKernels, needed_operations
-from ..fusion import GroupEvaluator, Order, form_key, store_foldings
+from ..fusion import GroupEvaluator, Order, form_key, store_foldings, widens_bytes
 from .algorithm_graphs import replace_node, with_followers, without_known
 
 _LOG = logging.getLogger("cuts.passes")
@@ -158,7 +158,9 @@ class ChooseAlgorithms:
 
     def _candidate_algorithms(self, graph: Graph) -> Mapping[str, Collection[str]]:
         """Return the algorithms of each node that may profit from one."""
+        bytes_ = {v for n in graph.nodes if widens_bytes(self.instances.of_node(n, graph).program) for v in n.outputs}
         asked = [n for n in graph.nodes if self.only is None or n.name in self.only]
+        asked = [n for n in asked if len(bytes_.intersection(n.operands)) < 2]  # their sums of products are exact
         nodes = {n.name: a for n in asked if (a := self.instances.of_node(n, graph).algorithms)}
         parts = {n.name: with_followers(n, graph, self.instances) for n in graph.nodes if n.name in nodes}
         keys = self.keys

@@ -24,6 +24,7 @@ from .instruction_text import (
     addition_helpers,
     copy_helpers,
     matrix_load_helpers,
+    packed_conversions,
 )
 from .mma_text import emulations, instructions
 from .shared_helpers import byte_packs, index_helpers, ordering_helpers, reinterpretations
@@ -98,6 +99,7 @@ _CUDA_HELPERS = (
         **dict(cuda_floats8(_DEVICE)),
         **{f"cuts_guarded{words}": _guarded_load(words) for words in (1, 2, 4)},
         **addition_helpers(_DEVICE),
+        **packed_conversions(_DEVICE),
         **copy_helpers(_DEVICE),
         # The rounding to even is one instruction from sm_90 on; before, halves go away from zero.
         "cuts_tf32": f"{_DEVICE} float cuts_tf32(float x) {{\n  unsigned r;\n#if __CUDA_ARCH__ >= 900\n"

@@ -46,9 +46,10 @@ class Vectors:
         word, place = divmod(number, self.per_word)
         return self.elements[place].format(x=name, c=self.names[word])
 
-    def pack(self, values: Sequence[str]) -> list[str]:
-        """Return the parts with some values."""
-        return [self.word.format(*values[k : k + self.per_word]) for k in range(0, len(values), self.per_word)]
+    def pack(self, values: Sequence[str], word: str = "") -> list[str]:
+        """Return the parts with some values, made by `word`, by default that of values of the element type."""
+        text = word or self.word
+        return [text.format(*values[k : k + self.per_word]) for k in range(0, len(values), self.per_word)]
 
 
 _CUDA_LOAD = "*reinterpret_cast<const {vector}*>(&{p}[{i}])"

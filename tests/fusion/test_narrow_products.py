@@ -1,0 +1,217 @@
+"""Products of dequantised bytes multiply the bytes; their scales contain the divisors that follow."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from attrs import evolve
+from cuts.compile.build import build
+from cuts.ir.evaluation import as_dtype
+from cuts.ir.graph import Graph
+from cuts.ir.statement import Statement
+from cuts.ir.text import print_ir
+from cuts.ir.types import DType, TensorType
+from cuts.passes.fusion.fold_units import drop_unused, fold_units
+from cuts.passes.fusion.programs import Programs, build_programs
+from cuts.passes.fusion.sums.fold_scales import fold_scales
+from cuts.passes.fusion.sums.narrow_extremes import narrow_extremes
+from cuts.passes.fusion.sums.narrow_products import multiply_bytes
+from cuts.passes.inspection.verify import verify_programs
+
+from ..needs import needs_opencl
+from .build import REGISTRY, Line, graph, op
+
+RNG = np.random.default_rng(0)
+#: Largest sizes of numbers whose products are added up exactly in f32.
+SIZES = {"i8": 128, "u8": 128, "f8e4m3": 8, "f8e5m2": 4}
+
+
+def rounded(name: str, source: str, scale: str, to: str = "i8") -> list[Line]:
+    """Return the rounding of a value to scaled bytes, as `name`, and the bytes."""
+    return [op(f"{name}.bytes", "quantize", source, scale, to=to), op(name, "dequantize", f"{name}.bytes", scale)]
+
+
+def numbers(shape: tuple[int, ...], to: str = "i8") -> Any:
+    size = SIZES[to]
+    return as_dtype(RNG.integers(0 if to == "u8" else -size, size, shape), DType(to).numpy)
+
+
+def powers(*shape: int) -> Any:
+    """Return powers of two, whose products f32 has."""
+    return np.exp2(RNG.integers(-9, -5, shape)).astype(np.float32)
+
+
+def with_constants(lines: list[Line], inputs: dict[str, Any], constants: dict[str, Any], out: str = "y") -> Graph:
+    types = {n: TensorType(DType(_NAMES[a.dtype.name]), a.shape) for n, a in constants.items()}
+    made = graph({**inputs, **types}, *lines, out=out)
+    return evolve(made, inputs=tuple(inputs), constants=constants)
+
+
+_NAMES = {"float32": "f32", "int8": "i8", "uint8": "u8", "float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2"}
+
+
+def convolutions(to: str = "i8", channels: int = 32, images: int = 2, size: int = 6, block: str = "relu") -> Graph:
+    """Return two convolutions of scaled bytes, and a sum with the input of the first."""
+    shapes = {"v": (channels, channels, 3, 3), "w": (channels, channels, 1, 1)}
+    constants = {name: numbers(shape, to) for name, shape in shapes.items()}
+    constants |= {"vs": powers(channels), "ws": powers(channels), "s": np.float32(0.25), "t": np.float32(0.5)}
+    constants |= {"b": RNG.integers(-8, 8, channels).astype(np.float32) / 8}
+    lines = [
+        *rounded("d", "x", "s", to), op("vd", "dequantize", "v", "vs", axis=0),
+        op("wd", "dequantize", "w", "ws", axis=0), op("c", "conv", "d", "vd", "b", pads=(1, 1, 1, 1)),
+        op("r", block, "c"), *rounded("e", "r", "t", to), op("f", "conv", "e", "wd"), op("g", "add", "f", "d"),
+        op("h", "relu", "g"), *rounded("y", "h", "t", to),
+    ]  # fmt: skip
+    return with_constants(lines, {"x": (images, channels, size, size)}, constants)
+
+
+def changed(whole: Graph) -> Programs:
+    before = fold_units(drop_unused(build_programs(whole, REGISTRY)))
+    after = fold_scales(multiply_bytes(before))
+    verify_programs(after)
+    return after
+
+
+def sums(programs: Programs) -> list[Statement]:
+    return [s for unit in programs.units for s in unit.statements if s.combine == "sum"]
+
+
+def texts(programs: Programs) -> str:
+    return "\n".join(print_ir(s) for unit in programs.units for s in unit.statements)
+
+
+def product(scale: tuple[int, ...] = (), axis: int = 0, shape: tuple[int, ...] = (64, 48), to: str = "i8") -> Graph:
+    """Return a matrix product of scaled bytes; the scales of its constant have a shape."""
+    lines = [*rounded("d", "x", "s", to), op("v", "dequantize", "w", "ws", axis=axis), op("y", "matmul", "d", "v")]
+    constants = {"w": numbers(shape, to), "ws": powers(*scale), "s": np.float32(0.5)}
+    return with_constants(lines, {"x": (4, shape[0])}, constants)
+
+
+def test_sums_are_of_bytes_in_integers() -> None:
+    after = changed(convolutions())
+    assert [after.types[s.target].dtype for s in sums(after)] == [DType.I32, DType.I32]
+    assert all(len(s.reads) == 2 and {after.types[r.tensor].dtype for r in s.reads} == {DType.I8} for s in sums(after))
+
+
+def test_divisors_are_parts_of_constants() -> None:
+    found = texts(changed(convolutions()))
+    assert found.count(" / ") == 1  # that of the input
+    assert "min(" not in found and "index(0)" not in found
+
+
+@pytest.mark.parametrize(("to", "kind"), [("f8e4m3", DType.F32), ("u8", DType.I32)])
+def test_other_bytes(to: str, kind: DType) -> None:
+    (total,) = sums(changed(product((48,), 1, to=to)))
+    assert changed(product((48,), 1, to=to)).types[total.target].dtype is kind
+    assert {changed(product((48,), 1, to=to)).types[r.tensor].dtype for r in total.reads} == {DType(to)}
+
+
+def test_scales_along_the_sum_stay_in_it() -> None:
+    (total,) = sums(changed(product((64,), 0)))
+    assert "i32" not in print_ir(total)
+
+
+def test_sums_that_integers_do_not_hold_stay_as_they_are() -> None:
+    (total,) = sums(changed(product((1,), 0, shape=(1 << 17, 2))))
+    assert "i32" not in print_ir(total)
+
+
+def test_convolutions_of_each_channel_multiply_floats() -> None:
+    lines = [*rounded("d", "x", "s"), op("v", "dequantize", "w", "s"), op("y", "conv", "d", "v", groups=128)]
+    constants = {"w": numbers((128, 1, 3, 3)), "s": np.float32(0.5)}
+    (total,) = sums(changed(with_constants(lines, {"x": (1, 128, 8, 8)}, constants)))
+    assert "i32" not in print_ir(total)
+
+
+def test_zero_points_stay() -> None:
+    lines = [op("q", "quantize", "x", "s", "z"), op("d", "dequantize", "q", "s", "z"),
+             op("v", "dequantize", "w", "ws", axis=1), op("y", "matmul", "d", "v")]  # fmt: skip
+    constants = {"w": numbers((64, 48)), "ws": powers(48), "s": np.float32(0.5), "z": np.array(3, np.uint8)}
+    (total,) = sums(changed(with_constants(lines, {"x": (4, 64)}, constants)))
+    assert "i32" not in print_ir(total)
+
+
+def test_values_with_other_readers_are_divided() -> None:
+    whole = convolutions()
+    found = texts(changed(evolve(whole, outputs=("y", "c"))))
+    assert found.count(" / ") == 2
+
+
+@pytest.mark.parametrize("block", ["relu", "tanh"])
+def test_divisors_move_through_what_scales_with_them(block: str) -> None:
+    assert texts(changed(convolutions(block=block))).count(" / ") == {"relu": 1, "tanh": 2}[block]
+
+
+@pytest.mark.parametrize("divisor", [-0.5, 0.0, np.inf])
+def test_other_divisors_stay(divisor: float) -> None:
+    whole = convolutions()
+    found = texts(changed(evolve(whole, constants={**whole.constants, "t": np.array(divisor, np.float32)})))
+    assert found.count(" / ") == 3
+
+
+@needs_opencl
+@pytest.mark.parametrize("to", ["i8", "f8e4m3"])
+def test_results_are_exact(to: str) -> None:
+    whole = convolutions(to)
+    x = RNG.integers(-64, 64, (2, 32, 6, 6)).astype(np.float32) / 8
+    found, want = (build(whole, target=target).run({"x": x})["y"] for target in ("opencl", "reference"))
+    assert np.array_equal(found, want) and len(np.unique(found)) > 8
+
+
+@needs_opencl
+def test_infinite_and_missing_inputs_round_as_in_the_reference() -> None:
+    x = np.array([np.nan, np.inf, -np.inf, 63.6, -64.1, 63.75, 0.25, -0.25], np.float32)
+    whole = with_constants([op("y", "quantize", "x", "s", to="i8")], {"x": (8,)}, {"s": np.float32(0.5)})
+    found = build(whole, target="opencl").run({"x": x})["y"]
+    assert found.tolist() == [0, 127, -128, 127, -128, 127, 0, 0]
+
+
+def test_warpgroups_multiply_bytes_that_tensor_maps_bring() -> None:
+    plan = build(convolutions(channels=64, images=32, size=28), target="cuda:h200")
+    first, last = (k.source for k in plan.kernels if "k32_i8" in k.source)
+    assert "cuts_m64n64k32_i8<" in first and "cuts_walking_copy" in first and "= make_uint4(cuts_i8_of_f32x4(" in first
+    assert not any(re.search(r"float\* const s0r0s|cuts_quotient|cuts_div", s) for s in (first, last))
+    filters = [a for a in plan.constants.values() if a.size >= 64 * 64]
+    assert len(filters) == 2 and all(a.dtype == np.int8 for a in filters)
+
+
+def pooled(to: str = "i8", outputs: str = "y", source: str = "r", function: str = "max_pool") -> Graph:
+    """Return a convolution of bytes, its extremes over windows, and their rounding."""
+    lines = [
+        *rounded("d", "x", "s"), op("v", "dequantize", "w", "ws", axis=0), op("c", "conv", "d", "v", "b"),
+        op("r", "relu", "c"), op("m", function, source, kernel_shape=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1)),
+        op("y", "quantize", "m", "t", to=to),
+    ]  # fmt: skip
+    constants = {"w": numbers((32, 32, 1, 1)), "ws": powers(32), "s": np.float32(0.25), "t": np.float32(0.5)}
+    constants |= {"b": RNG.integers(-8, 8, 32).astype(np.float32) / 8}
+    return with_constants(lines, {"x": (2, 32, 9, 9)}, constants, outputs)
+
+
+def extremes(whole: Graph) -> list[DType]:
+    """Return the types of maxima once values are rounded first."""
+    after = narrow_extremes(multiply_bytes(fold_units(build_programs(whole, REGISTRY))))
+    verify_programs(after)
+    return [after.types[s.target].dtype for unit in after.units for s in unit.statements if s.combine == "max"]
+
+
+def test_values_are_rounded_before_their_maximum() -> None:
+    assert extremes(pooled()) == [DType.I8]
+    assert extremes(pooled("u8")) == [DType.U8]
+
+
+def test_values_that_others_read_or_that_may_be_no_number_keep_their_maximum() -> None:
+    assert extremes(pooled(outputs="y m")) == [DType.F32]
+    assert extremes(pooled(outputs="y r")) == [DType.F32]
+    assert extremes(pooled(source="x")) == [DType.F32]
+    assert extremes(pooled("f8e4m3")) == [DType.F32]
+
+
+@needs_opencl
+def test_a_maximum_of_rounded_values_is_exact() -> None:
+    x = RNG.integers(-64, 64, (2, 32, 9, 9)).astype(np.float32) / 8
+    whole = pooled()
+    found, want = (build(whole, target=target).run({"x": x})["y"] for target in ("opencl", "reference"))
+    assert np.array_equal(found, want) and len(np.unique(found)) > 8
