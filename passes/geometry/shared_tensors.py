@@ -39,8 +39,9 @@ from .footprint import Count, ceil_div
 
 #: Bytes that the banks of shared memory move at once.
 BYTES_OF_BANKS = 128
-#: Units of padding to consider for each pitch of an exchanged tensor, pitches to pad, and addresses to simulate.
-PADDING_UNITS, MAX_PADDED_PITCHES, MAX_SIMULATED_ADDRESSES = (0, 1, 2, 4), 3, 4
+#: Units of padding to consider for each pitch of an exchanged tensor, pitches to pad, addresses to simulate, and the
+#: elements of a block along an owned axis.
+PADDING_UNITS, MAX_PADDED_PITCHES, MAX_SIMULATED_ADDRESSES, SIMULATED_BLOCK = (0, 1, 2, 4), 3, 4, 16
 
 
 def writer_of(group: FusedGroup, tensor: str) -> Segment:
@@ -250,15 +251,13 @@ def _addresses(segment: Segment, tensor: str) -> list[tuple[Index, ...]]:
 def _lane_coordinates(
     segment: Segment, owned: Sequence[int], places: Sequence[tuple[Index, ...]]
 ) -> np.ndarray[Any, Any]:
-    """Return the coordinates of the elements that the lanes of a warp access, for each place: other axes first."""
-    order = [a for n, a in enumerate(segment.axes) if n in owned] + [
-        a for n, a in enumerate(segment.axes) if n not in owned
-    ]
+    """Return the coordinates of the elements that the lanes of a warp access, for each place: the last axis first."""
+    order = [(axis, SIMULATED_BLOCK if n in owned else axis.extent) for n, axis in enumerate(segment.axes)]
     found = np.empty((len(places), LANES, len(places[0])), dtype=np.int64)
     for lane in range(LANES):
         rest, at = lane, dict[Var, int]()
-        for axis in reversed(order):
-            rest, at[axis] = divmod(rest, axis.extent)
+        for axis, extent in reversed(order):
+            rest, at[axis] = divmod(rest, extent)
         for number, place in enumerate(places):
             found[number, lane] = [evaluate(index, at) for index in place]
     return found
