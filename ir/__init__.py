@@ -284,6 +284,7 @@ from .segment import (
     is_contraction,
     is_exchange,
     is_tiled,
+    key_bits,
     operands,
     owned_axes,
     radix_words,

@@ -16,7 +16,7 @@ from attrs import evolve, field, frozen
 
 from .affine import Guard, Index, Var, as_index, indirects, variables
 from .expr import Call, Cast, Expr, Read, find_interned, intern
-from .types import TensorType
+from .types import DType, TensorType
 from .walk import block_scales, expr_indirects, expr_variables, factors, reads, share
 
 #: Elements of a row that a scan combines: (whether the later ones, whether without the element itself).
@@ -258,6 +258,11 @@ def sorts_by_radix(count: Any, lanes: Any) -> Any:
     """Return whether rows of lanes with `count` words are sorted by radix."""
     few = (lanes >= RADIX_DIGITS) & (lanes <= MAX_RADIX_LANES)
     return few & (count >= MIN_RADIX_WORDS) & (count * lanes >= MIN_RADIX_ROW)
+
+
+def key_bits(kind: DType) -> int:
+    """Return the bits of a key, which orders elements of a type: those in memory of unsigned integers, else 32."""
+    return 8 * kind.size if kind.element.kind == "unsigned" else 32
 
 
 def radix_words(count: Any, threads: Any) -> Any:
