@@ -289,6 +289,7 @@ from .segment import (
     owned_axes,
     radix_words,
     read_ranks,
+    replaced_exchanges,
     required_streamed_axis,
     selection_room,
     selection_words,

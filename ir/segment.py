@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import pairwise
+from math import prod
 from typing import Any
 
 from attrs import evolve, field, frozen
@@ -386,6 +387,27 @@ def owned_axes(segments: tuple[Segment, ...], shared: tuple[str, ...]) -> tuple[
         links = _links(writer, reader, shared)
         chains = [(*chain, links[chain[-1]]) for chain in chains if chain[-1] in links]
     return tuple(zip(*chains, strict=True)) if chains else tuple(() for _ in segments)
+
+
+#: Least bytes of exchanged tensors, for each element of the owned axes, that replace each other.
+MIN_REPLACED_BYTES = 12 << 10
+
+
+def replaced_exchanges(
+    segments: tuple[Segment, ...], shared: tuple[str, ...], tensors: Mapping[str, TensorType]
+) -> tuple[str, ...]:
+    """Return the tensors of an exchange that replace the first one: all others, where a block has little room for them.
+
+    Each segment but the last then passes one tensor on, and threads hold what they write until all have read. Few bytes
+    for each element of the owned axes leave room for many blocks anyway.
+    """
+    writes = [{o.tensor for o in s.outputs if o.tensor in shared} for s in segments[:-1]]
+    if len(segments) < 3 or any(len(w) != 1 for w in writes) or len({tensors[t].dtype for t in shared}) != 1:
+        return ()
+    owned = owned_axes(segments, shared)[0]
+    rows = prod(segments[0].axes[n].extent for n in owned)
+    nbytes = sum(tensors[t].nbytes for t in shared) // rows
+    return tuple(t for (t,) in writes[1:]) if nbytes >= MIN_REPLACED_BYTES else ()
 
 
 def _links(writer: Segment, reader: Segment, shared: tuple[str, ...]) -> dict[int, int]:

@@ -34,6 +34,7 @@ from ...ir import (
     is_exchange,
     owned_axes,
     reads,
+    replaced_exchanges,
 )
 from .footprint import Count, ceil_div
 
@@ -70,6 +71,8 @@ def row_dim(segment: Segment, tensor: str) -> int | None:
 
 def tensors_in_place(group: FusedGroup) -> dict[str, str]:
     """Map tensors that replace others in shared memory to these."""
+    if is_exchange(group):
+        return dict.fromkeys(replaced_exchanges(group.segments, group.shared, group.tensors), group.shared[0])
     types = tuple(group.tensors[t].dtype for t in group.shared)
     return {new: old for s in group.segments for new, old in _replaced_tensors(s, group.shared, types)}
 
@@ -146,6 +149,28 @@ def shared_pitches(group: FusedGroup, tensor: str, extents: Sequence[Count]) -> 
         step = step * extents[d]
         step = row_pitch(step, size) if d in padded else step
     return tuple(found), step
+
+
+def place_together(
+    group: FusedGroup, tensor: str, sizes: Mapping[str, Sequence[Count]]
+) -> tuple[dict[str, tuple[Count, ...]], Count]:
+    """Return the strides of a shared tensor and of those that replace it, and the elements of their buffer.
+
+    `sizes` are the extents of each tensor's box. Exchanged tensors keep their own strides, as threads hold all elements
+    between reads and writes.
+    """
+    together = [tensor, *(new for new, old in tensors_in_place(group).items() if old == tensor)]
+    if is_exchange(group):
+        found = {each: shared_pitches(group, each, sizes[each]) for each in together}
+        elements: Count = 0
+        for _, size in found.values():
+            elements = np.maximum(elements, size)
+        return {each: pitches for each, (pitches, _) in found.items()}, elements
+    extents = list(sizes[tensor])
+    for other in together[1:]:
+        extents = [np.maximum(a, b) for a, b in zip(extents, sizes[other], strict=True)]
+    pitches, elements = shared_pitches(group, tensor, extents)
+    return dict.fromkeys(together, pitches), elements
 
 
 def extents_of(segment: Segment, tensor: str, blocks: Sequence[Count], row: Count) -> list[Count]:
