@@ -11,13 +11,12 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import pairwise
 from math import prod
-from typing import Any
 
 from attrs import evolve, field, frozen
 
 from .affine import Guard, Index, Var, as_index, indirects, variables
 from .expr import Call, Cast, Expr, Read, find_interned, intern
-from .types import DType, TensorType
+from .types import TensorType
 from .walk import block_scales, expr_indirects, expr_variables, factors, reads, share
 
 #: Elements of a row that a scan combines: (whether the later ones, whether without the element itself).
@@ -250,30 +249,6 @@ def selection_words(ranks: tuple[int, int], extent: int) -> int:
     return room and room + (ranks[1] - ranks[0] + 1) // 2
 
 
-#: Values of a digit of a radix sort; fewest words of a lane and of a row that are sorted so, and most lanes: with more,
-#: rows are sorted where there is no shared memory for whole ones.
-RADIX_DIGITS, MIN_RADIX_WORDS, MIN_RADIX_ROW, MAX_RADIX_LANES = 16, 8, 1024, 512
-
-
-def sorts_by_radix(count: Any, lanes: Any) -> Any:
-    """Return whether rows of lanes with `count` words are sorted by radix."""
-    few = (lanes >= RADIX_DIGITS) & (lanes <= MAX_RADIX_LANES)
-    return few & (count >= MIN_RADIX_WORDS) & (count * lanes >= MIN_RADIX_ROW)
-
-
-def key_bits(kind: DType) -> int:
-    """Return the bits of a key, which orders elements of a type: those in memory of unsigned integers, else 32."""
-    return 8 * kind.size if kind.element.kind == "unsigned" else 32
-
-
-def radix_words(count: Any, threads: Any) -> Any:
-    """Return the shared memory of a radix sort, in words.
-
-    It has the sums of a scan, and the rows or the counts of digits.
-    """
-    return threads * (count + 1) + (threads + 1) // 2
-
-
 # ---- intermediate axes that are streamed in blocks from one segment to the next
 
 #: Elements of an axis between two products from which on it is streamed in blocks, for any products.
@@ -396,16 +371,15 @@ MIN_REPLACED_BYTES = 12 << 10
 def replaced_exchanges(
     segments: tuple[Segment, ...], shared: tuple[str, ...], tensors: Mapping[str, TensorType]
 ) -> tuple[str, ...]:
-    """Return the tensors of an exchange that replace the first one: all others, where a block has little room for them.
+    """Return the tensors of an exchange that replace the first one.
 
-    Each segment but the last then passes one tensor on, and threads hold what they write until all have read. Few bytes
-    for each element of the owned axes leave room for many blocks anyway.
+    They are all others, where each segment passes one on and few blocks have room for all: threads hold the values of
+    a segment until all have read.
     """
     writes = [{o.tensor for o in s.outputs if o.tensor in shared} for s in segments[:-1]]
     if len(segments) < 3 or any(len(w) != 1 for w in writes) or len({tensors[t].dtype for t in shared}) != 1:
         return ()
-    owned = owned_axes(segments, shared)[0]
-    rows = prod(segments[0].axes[n].extent for n in owned)
+    rows = prod(segments[0].axes[n].extent for n in owned_axes(segments, shared)[0])
     nbytes = sum(tensors[t].nbytes for t in shared) // rows
     return tuple(t for (t,) in writes[1:]) if nbytes >= MIN_REPLACED_BYTES else ()
 

@@ -154,7 +154,7 @@ def shared_pitches(group: FusedGroup, tensor: str, extents: Sequence[Count]) -> 
 def place_together(
     group: FusedGroup, tensor: str, sizes: Mapping[str, Sequence[Count]]
 ) -> tuple[dict[str, tuple[Count, ...]], Count]:
-    """Return the strides of a shared tensor and of those that replace it, and the elements of their buffer.
+    """Return strides of a shared tensor and of its replacements, and their buffer's elements.
 
     `sizes` are the extents of each tensor's box. Exchanged tensors keep their own strides, as threads hold all elements
     between reads and writes.

@@ -66,7 +66,7 @@ def emit_output(state: SegmentState, output: Output, name: str) -> None:
 
 
 def hold_outputs(state: SegmentState) -> None:
-    """Split the collected stores where they replace what a segment of an exchange reads.
+    """Split the collected stores of an exchange that replace elements.
 
     Registers hold the values until all threads have read:
 

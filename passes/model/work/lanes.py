@@ -38,7 +38,7 @@ def combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:
 
 
 def sort_lanes(totals: Totals, held: Count, row: Count, geometry: Geometry, room: int, bits: int) -> None:
-    """Count a sort of rows by keys of some bits, `held` words a thread.
+    """Count a sort of rows by keys of `bits`, with `held` words.
 
     Where all threads of a block hold one row, they sort the `room` words that a selection leaves, unless it is 0.
     """
