@@ -373,8 +373,7 @@ def replaced_exchanges(
 ) -> tuple[str, ...]:
     """Return the tensors of an exchange that replace the first one.
 
-    They are all others, where each segment passes one on and few blocks have room for all: threads hold the values of
-    a segment until all have read.
+    They are all others, where each segment passes one on and blocks have little room: threads hold values meanwhile.
     """
     writes = [{o.tensor for o in s.outputs if o.tensor in shared} for s in segments[:-1]]
     if len(segments) < 3 or any(len(w) != 1 for w in writes) or len({tensors[t].dtype for t in shared}) != 1:

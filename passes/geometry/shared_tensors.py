@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby, product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -41,8 +42,9 @@ from .footprint import Count, ceil_div
 #: Bytes that the banks of shared memory move at once.
 BYTES_OF_BANKS = 128
 #: Units of padding to consider for each pitch of an exchanged tensor, pitches to pad, addresses to simulate, and the
-#: elements of a block along an owned axis.
+#: elements of a block along an owned axis; and the most elements with padding, as a share of those without.
 PADDING_UNITS, MAX_PADDED_PITCHES, MAX_SIMULATED_ADDRESSES, SIMULATED_BLOCK = (0, 1, 2, 4), 3, 4, 16
+MAX_PADDED_SHARE = 1.25
 
 
 def writer_of(group: FusedGroup, tensor: str) -> Segment:
@@ -154,7 +156,7 @@ def shared_pitches(group: FusedGroup, tensor: str, extents: Sequence[Count]) -> 
 def place_together(
     group: FusedGroup, tensor: str, sizes: Mapping[str, Sequence[Count]]
 ) -> tuple[dict[str, tuple[Count, ...]], Count]:
-    """Return strides of a shared tensor and of its replacements, and their buffer's elements.
+    """Return strides of a shared tensor and its replacements, and their elements.
 
     `sizes` are the extents of each tensor's box. Exchanged tensors keep their own strides, as threads hold all elements
     between reads and writes.
@@ -261,6 +263,8 @@ def exchange_padding(
         for d, count in zip(padded, units, strict=True):
             padding[d] = count * unit
         pitches, size = _padded_pitches(extents, padding)
+        if int(size) > MAX_PADDED_SHARE * prod(extents):
+            continue
         cycles = sum(times * _cycles(lanes @ np.array(pitches), unit, type_.dtype.size) for lanes, times in accesses)
         found = cycles, int(size), tuple(padding)
         best = found if best is None else min(best, found)
