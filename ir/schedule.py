@@ -9,10 +9,12 @@ the pipeline stages of the loop, and the order of blocks in the grid.
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from attrs import frozen
 
 from .affine import Var
+from .types import DType
 
 #: Value of `ReductionSchedule.tma` with which a producer beside the warps that compute issues bulk copies.
 WITH_PRODUCER = 2
@@ -180,3 +182,32 @@ class Schedule:
     def blocks(self) -> int:
         """Blocks of the grid."""
         return prod(d.blocks for d in self.segments[-1].dims)
+
+
+# ---- sorts of rows that lanes hold
+
+#: Values of a digit of a radix sort; fewest words of a lane and of a row that are sorted so, and most lanes: with more,
+#: rows are sorted where there is no shared memory for whole ones.
+RADIX_DIGITS, MIN_RADIX_WORDS, MIN_RADIX_ROW, MAX_RADIX_LANES = 16, 8, 1024, 512
+
+
+def sorts_by_radix(count: Any, lanes: Any) -> Any:
+    """Return whether rows of lanes with `count` words are sorted by radix."""
+    few = (lanes >= RADIX_DIGITS) & (lanes <= MAX_RADIX_LANES)
+    return few & (count >= MIN_RADIX_WORDS) & (count * lanes >= MIN_RADIX_ROW)
+
+
+def key_bits(kind: DType) -> int:
+    """Return the bits of a key, which orders elements of a type.
+
+    Unsigned integers have those in memory, others 32.
+    """
+    return 8 * kind.size if kind.element.kind == "unsigned" else 32
+
+
+def radix_words(count: Any, threads: Any) -> Any:
+    """Return the shared memory of a radix sort, in words.
+
+    It has the sums of a scan, and the rows or the counts of digits.
+    """
+    return threads * (count + 1) + (threads + 1) // 2

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from math import prod
 
 from attrs import evolve, field, frozen
 
@@ -249,25 +249,6 @@ def selection_words(ranks: tuple[int, int], extent: int) -> int:
     return room and room + (ranks[1] - ranks[0] + 1) // 2
 
 
-#: Values of a digit of a radix sort; fewest words of a lane and of a row that are sorted so, and most lanes: with more,
-#: rows are sorted where there is no shared memory for whole ones.
-RADIX_DIGITS, MIN_RADIX_WORDS, MIN_RADIX_ROW, MAX_RADIX_LANES = 16, 8, 1024, 512
-
-
-def sorts_by_radix(count: Any, lanes: Any) -> Any:
-    """Return whether rows of lanes with `count` words are sorted by radix."""
-    few = (lanes >= RADIX_DIGITS) & (lanes <= MAX_RADIX_LANES)
-    return few & (count >= MIN_RADIX_WORDS) & (count * lanes >= MIN_RADIX_ROW)
-
-
-def radix_words(count: Any, threads: Any) -> Any:
-    """Return the shared memory of a radix sort, in words.
-
-    It has the sums of a scan, and the rows or the counts of digits.
-    """
-    return threads * (count + 1) + (threads + 1) // 2
-
-
 # ---- intermediate axes that are streamed in blocks from one segment to the next
 
 #: Elements of an axis between two products from which on it is streamed in blocks, for any products.
@@ -381,6 +362,25 @@ def owned_axes(segments: tuple[Segment, ...], shared: tuple[str, ...]) -> tuple[
         links = _links(writer, reader, shared)
         chains = [(*chain, links[chain[-1]]) for chain in chains if chain[-1] in links]
     return tuple(zip(*chains, strict=True)) if chains else tuple(() for _ in segments)
+
+
+#: Least bytes of exchanged tensors, for each element of the owned axes, that replace each other.
+MIN_REPLACED_BYTES = 12 << 10
+
+
+def replaced_exchanges(
+    segments: tuple[Segment, ...], shared: tuple[str, ...], tensors: Mapping[str, TensorType]
+) -> tuple[str, ...]:
+    """Return the tensors of an exchange that replace the first one.
+
+    They are all others, where each segment passes one on and blocks have little room: threads hold values meanwhile.
+    """
+    writes = [{o.tensor for o in s.outputs if o.tensor in shared} for s in segments[:-1]]
+    if len(segments) < 3 or any(len(w) != 1 for w in writes) or len({tensors[t].dtype for t in shared}) != 1:
+        return ()
+    rows = prod(segments[0].axes[n].extent for n in owned_axes(segments, shared)[0])
+    nbytes = sum(tensors[t].nbytes for t in shared) // rows
+    return tuple(t for (t,) in writes[1:]) if nbytes >= MIN_REPLACED_BYTES else ()
 
 
 def _links(writer: Segment, reader: Segment, shared: tuple[str, ...]) -> dict[int, int]:

@@ -181,7 +181,7 @@ FLAT: list[Use] = [
     *(uses(op, (3, 4), axis=1, keepdims=False) for op in ("argmax", "argmin")),
     uses("hardmax", (3, 4)),
     *(uses("sort_keys", (3, 4), descending=descending) for descending in (False, True)),
-    uses("radix_pass", TensorType(DType.U32, (2, 70)), classes=9, axis=1, low=1),
+    uses("radix_pass", TensorType(DType.U32, (2, 70)), classes=9, axis=1, low=1, tile=32),
     uses("one_hot", i64(2, 3), classes=4, depth=4, on=2.0, off=-1.0),
     uses("quantize", (2, 3), (3,), TensorType(DType.U8, (3,)), classes=9, low=0.1),
     *(uses("cast", (2, 3), to=to) for to in ("i32", "bool")),

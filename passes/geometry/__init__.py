@@ -113,6 +113,7 @@ from .shared_tensors import (
     holds_rows,
     is_walked_by_rows,
     owned_dims,
+    place_together,
     row_dim,
     shared_pitches,
     tensors_in_place,

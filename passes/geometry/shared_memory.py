@@ -26,7 +26,7 @@ from .matrix_instructions import reads_shared_matrices
 from .row_sharing import cached_reads, is_register_chain
 from .scatter_bins import bin_count
 from .segment_geometry import Geometry
-from .shared_tensors import exchange_extents, extents_of, shared_pitches, tensors_in_place
+from .shared_tensors import exchange_extents, extents_of, place_together, tensors_in_place
 from .staged_tiles import StagedTile
 from .tile_chains import column_pitch, numbers_of_columns, tile_chain
 from .warp_split_k import may_split_k, partial_sum_bytes
@@ -104,12 +104,8 @@ def shared_layouts(group: FusedGroup, geometry: Sequence[Geometry]) -> dict[str,
             sizes[tensor] = extents_of(segment, tensor, part.block, row)
     found: dict[str, tuple[tuple[Count, ...], Count]] = {}
     for tensor in (t for t in group.shared if t not in places):
-        extents = list(sizes[tensor])
-        together = [tensor, *(new for new, old in places.items() if old == tensor)]
-        for other in together[1:]:
-            extents = [np.maximum(a, b) for a, b in zip(extents, sizes[other], strict=True)]
-        pitches, elements = shared_pitches(group, tensor, extents)
-        found |= {each: (pitches, elements if each == tensor else 0) for each in together}
+        pitches, elements = place_together(group, tensor, sizes)
+        found |= {each: (own, elements if each == tensor else 0) for each, own in pitches.items()}
     return found
 
 

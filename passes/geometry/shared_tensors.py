@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby, product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -34,13 +35,16 @@ from ...ir import (
     is_exchange,
     owned_axes,
     reads,
+    replaced_exchanges,
 )
 from .footprint import Count, ceil_div
 
 #: Bytes that the banks of shared memory move at once.
 BYTES_OF_BANKS = 128
-#: Units of padding to consider for each pitch of an exchanged tensor, pitches to pad, and addresses to simulate.
-PADDING_UNITS, MAX_PADDED_PITCHES, MAX_SIMULATED_ADDRESSES = (0, 1, 2, 4), 3, 4
+#: Units of padding to consider for each pitch of an exchanged tensor, pitches to pad, addresses to simulate, and the
+#: elements of a block along an owned axis; and the most elements with padding, as a share of those without.
+PADDING_UNITS, MAX_PADDED_PITCHES, MAX_SIMULATED_ADDRESSES, SIMULATED_BLOCK = (0, 1, 2, 4), 3, 4, 16
+MAX_PADDED_SHARE = 1.25
 
 
 def writer_of(group: FusedGroup, tensor: str) -> Segment:
@@ -69,6 +73,8 @@ def row_dim(segment: Segment, tensor: str) -> int | None:
 
 def tensors_in_place(group: FusedGroup) -> dict[str, str]:
     """Map tensors that replace others in shared memory to these."""
+    if is_exchange(group):
+        return dict.fromkeys(replaced_exchanges(group.segments, group.shared, group.tensors), group.shared[0])
     types = tuple(group.tensors[t].dtype for t in group.shared)
     return {new: old for s in group.segments for new, old in _replaced_tensors(s, group.shared, types)}
 
@@ -145,6 +151,28 @@ def shared_pitches(group: FusedGroup, tensor: str, extents: Sequence[Count]) -> 
         step = step * extents[d]
         step = row_pitch(step, size) if d in padded else step
     return tuple(found), step
+
+
+def place_together(
+    group: FusedGroup, tensor: str, sizes: Mapping[str, Sequence[Count]]
+) -> tuple[dict[str, tuple[Count, ...]], Count]:
+    """Return strides of a shared tensor and its replacements, and their elements.
+
+    `sizes` are the extents of each tensor's box. Exchanged tensors keep their own strides, as threads hold all elements
+    between reads and writes.
+    """
+    together = [tensor, *(new for new, old in tensors_in_place(group).items() if old == tensor)]
+    if is_exchange(group):
+        found = {each: shared_pitches(group, each, sizes[each]) for each in together}
+        elements: Count = 0
+        for _, size in found.values():
+            elements = np.maximum(elements, size)
+        return {each: pitches for each, (pitches, _) in found.items()}, elements
+    extents = list(sizes[tensor])
+    for other in together[1:]:
+        extents = [np.maximum(a, b) for a, b in zip(extents, sizes[other], strict=True)]
+    pitches, elements = shared_pitches(group, tensor, extents)
+    return dict.fromkeys(together, pitches), elements
 
 
 def extents_of(segment: Segment, tensor: str, blocks: Sequence[Count], row: Count) -> list[Count]:
@@ -235,6 +263,8 @@ def exchange_padding(
         for d, count in zip(padded, units, strict=True):
             padding[d] = count * unit
         pitches, size = _padded_pitches(extents, padding)
+        if int(size) > MAX_PADDED_SHARE * prod(extents):
+            continue
         cycles = sum(times * _cycles(lanes @ np.array(pitches), unit, type_.dtype.size) for lanes, times in accesses)
         found = cycles, int(size), tuple(padding)
         best = found if best is None else min(best, found)
@@ -250,15 +280,13 @@ def _addresses(segment: Segment, tensor: str) -> list[tuple[Index, ...]]:
 def _lane_coordinates(
     segment: Segment, owned: Sequence[int], places: Sequence[tuple[Index, ...]]
 ) -> np.ndarray[Any, Any]:
-    """Return the coordinates of the elements that the lanes of a warp access, for each place: other axes first."""
-    order = [a for n, a in enumerate(segment.axes) if n in owned] + [
-        a for n, a in enumerate(segment.axes) if n not in owned
-    ]
+    """Return the coordinates of the elements that the lanes of a warp access, for each place: the last axis first."""
+    order = [(axis, SIMULATED_BLOCK if n in owned else axis.extent) for n, axis in enumerate(segment.axes)]
     found = np.empty((len(places), LANES, len(places[0])), dtype=np.int64)
     for lane in range(LANES):
         rest, at = lane, dict[Var, int]()
-        for axis in reversed(order):
-            rest, at[axis] = divmod(rest, axis.extent)
+        for axis, extent in reversed(order):
+            rest, at[axis] = divmod(rest, extent)
         for number, place in enumerate(places):
             found[number, lane] = [evaluate(index, at) for index in place]
     return found

@@ -26,7 +26,7 @@ from ..geometry import is_register_chain, joins_loop
 from .hoisted_loads import hoist_loads
 from .k_loop import split_prologue
 from .layout import Frame, lay_out
-from .outputs import emit_output
+from .outputs import emit_output, hold_outputs
 from .privatised_scatter import BINS, bins_buffer, emit_privatised_scatter
 from .reductions import cached_reduction, looped_reduction, resident_reduction
 from .row_cache import cached_trips
@@ -117,6 +117,7 @@ def _lower_segment(state: SegmentState) -> None:
             looped_reduction(state, shared, schedule, prefix)
     for number, output in enumerate(state.frame.segment.outputs):
         emit_output(state, output, f"out{number}")
+    hold_outputs(state)
     state.flush("exit")
 
 

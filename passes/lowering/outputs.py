@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from attrs import evolve
+
 from ...ir import (
+    Barrier,
     Expr,
     Guard,
     Index,
@@ -12,6 +15,9 @@ from ...ir import (
     Op,
     Output,
     ReduceDim,
+    RegisterRead,
+    RegisterWrite,
+    Root,
     Store,
     Test,
     Value,
@@ -23,7 +29,7 @@ from ...ir import (
     substitute,
     substitute_guards,
 )
-from ..geometry import axis_places
+from ..geometry import axis_places, tensors_in_place
 from .index_values import resolve, strides_of, value_of
 from .layout import AxisBinding, read_padding, unique_writer_guards
 from .row_cache import row_parts
@@ -57,6 +63,26 @@ def emit_output(state: SegmentState, output: Output, name: str) -> None:
         binding = state.bind((dim,), (local,), (part.start,))
         stores = (_store(state, output, binding, (), part.staged),)
         state.items += part.items(state.phase("exit", name, stores, unrolled, state.shares | {local: share}))
+
+
+def hold_outputs(state: SegmentState) -> None:
+    """Split the collected stores of an exchange that replace elements.
+
+    Registers hold the values until all threads have read:
+
+        m[2*t] = f(m[t], m[t + 4])   ->   held = f(m[t], m[t + 4]);   barrier;   m[2*t] = held
+    """
+    replaced = tensors_in_place(state.group) if is_exchange(state.group) else {}
+    if not any(output.tensor in replaced for output in state.frame.segment.outputs):
+        return
+    at, shape = tuple(map(as_index, state.frame.tiles)), tuple(d.thread for d in state.frame.schedule.dims)
+    writes, stores = list[Root](), list[Root]()
+    for number, root in enumerate(r for r in state.roots if isinstance(r, Store)):
+        held = RegisterRead(f"{state.frame.prefix}held{number}", at, root.value.dtype)
+        writes.append(RegisterWrite(held.name, at, shape, root.value, held.dtype))
+        stores.append(evolve(root, value=held))
+    state.items += [state.phase("compute", "held", writes, state.row, state.shares), Barrier()]
+    state.roots = stores
 
 
 def _row_chunk(state: SegmentState, extra: tuple[Var, ...]) -> int:

@@ -26,6 +26,7 @@ from ...ir import (
     Target,
     Var,
     expr_variables,
+    is_exchange,
 )
 from ..geometry import (
     Count,
@@ -50,6 +51,7 @@ from ..geometry import (
     staged_tiles,
     streamed_segment,
     teams_of,
+    tensors_in_place,
     traffic_dim,
 )
 from ..lowering import MAX_HOISTED_REGISTERS, is_resident_at_once
@@ -120,11 +122,12 @@ def _count_segments(
     group, warp_size = totals.group, totals.target.warp_size
     rows = [t for t in group.shared if is_walked_by_rows(group, t)]
     streamed, turns = streamed_segment(geometry)
+    in_place = is_exchange(group) and bool(tensors_in_place(group))
     registers, parts = Registers(0, 0, 0), list[PaperCounts]()
     alone: Count = 0.0
     for position, (segment, part) in enumerate(zip(group.segments, geometry, strict=True)):
         if position:
-            totals.add("barriers", 1.0)
+            totals.add("barriers", 2.0 if in_place and position < len(geometry) - 1 else 1.0)
         before = dict(totals.sums)
         parts.append(_segment(totals, segment, part, tiles[position]))
         alone = alone + totals.since("issue", before) / part.warps(warp_size)

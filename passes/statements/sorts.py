@@ -16,7 +16,7 @@ the row and sorts it, and `near` is not needed any more.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import inf, nan
+from math import inf, isfinite, nan
 from typing import Any
 
 from attrs import evolve, frozen
@@ -218,7 +218,8 @@ def _comparison_order(body: Expr, found: _Selected, other: Var, tensors: Mapping
         return None
     table = _Comparison(own, theirs, found.term, other)
     for name, rises in SORT_ORDERS.items():
-        if all(table.value(condition, a, b, d) == _stands_before(b, a, d, rises) for a, b, d in _cases(other.extent)):
+        cases = _cases(other.extent, tensors[own.tensor].dtype)
+        if all(table.value(condition, a, b, d) == _stands_before(b, a, d, rises) for a, b, d in cases):
             return RowSort(found.axis or found.term, found.term, own, name, found.place.const)
     return None
 
@@ -227,12 +228,13 @@ def _looks_up(read: Read) -> bool:
     return any(indirects(i) for i in read.indices)
 
 
-def _cases(extent: int) -> Iterator[tuple[float, float, int]]:
-    """Yield the cases of two elements and of the distance between them; an interval of distances that holds the ends
-    and neighbours of a range represents all of it.
+def _cases(extent: int, kind: DType) -> Iterator[tuple[float, float, int]]:
+    """Yield the cases of two elements of a type and of the distance between them; an interval of distances that holds
+    the ends and neighbours of a range represents all of it.
     """
+    pairs = [pair for pair in _PAIRS if kind.element.nan or all(map(isfinite, pair))]
     for distance in (1 - extent, -1, 0, 1, extent - 1):
-        yield from ((a, b, distance) for a, b in _PAIRS if distance or _is_same_number(a, b))
+        yield from ((a, b, distance) for a, b in pairs if distance or _is_same_number(a, b))
 
 
 def _is_same_number(a: float, b: float) -> bool:

@@ -16,13 +16,13 @@ from math import prod
 
 from attrs import frozen
 
-from ....ir import RADIX_DIGITS, DType, LaneReduce, Var
+from ....ir import RADIX_DIGITS, DType, LaneReduce, Var, key_bits
 from ..scope import KernelNames, Writer
 from .bitonic_network import LaneSort
 from .prefix_scan import LaneScan
 
-#: Bits of a digit, and of a key, which is the upper half of a word.
-DIGIT_BITS, KEY_BITS = RADIX_DIGITS.bit_length() - 1, 32
+#: Bits of a digit, and of the lower half of a word, the place; its key is the upper half.
+DIGIT_BITS, PLACE_BITS = RADIX_DIGITS.bit_length() - 1, 32
 
 
 @frozen
@@ -50,7 +50,8 @@ class LaneRadix:
             self.out.line(barrier)
             self._fetch(words)
             counter = self.names.dialect.meeting_counter
-            head = f"for ({counter} step = {KEY_BITS}; step < {2 * KEY_BITS}; step += {DIGIT_BITS})"
+            end = PLACE_BITS + key_bits(self.sort.kind)
+            head = f"for ({counter} step = {PLACE_BITS}; step < {end}; step += {DIGIT_BITS})"
             with self.out.block(head):
                 self.out.line("const int shift = step;")
                 with self._loop(RADIX_DIGITS):

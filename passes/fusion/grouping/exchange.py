@@ -17,7 +17,7 @@ from math import prod
 
 from attrs import evolve
 
-from ....ir import FusedGroup, Segment, TensorType, expr_indirects, indirects, owned_axes, reads
+from ....ir import FusedGroup, Segment, TensorType, expr_indirects, indirects, owned_axes, reads, replaced_exchanges
 from ..legality import Policy
 from ..normalise import Illegal
 
@@ -34,7 +34,8 @@ def exchange_level(forms: Sequence[FusedGroup], policy: Policy) -> FusedGroup | 
     if reason := _reason(segments, shared):
         return Illegal(reason)
     tensors = {t: type_ for form in forms for t, type_ in form.tensors.items() if t in written | read}
-    nbytes = sum(_row_bytes(number, segments, shared, tensors) for number in range(len(segments) - 1))
+    sizes = [_row_bytes(number, segments, shared, tensors) for number in range(len(segments) - 1)]
+    nbytes = max(sizes) if replaced_exchanges(segments, shared, tensors) else sum(sizes)
     if nbytes > policy.shared_bytes:
         return Illegal(f"one row needs {nbytes} bytes, shared memory has {policy.shared_bytes}")
     inputs = dict.fromkeys(t for form in forms for t in form.inputs if t in read and t not in shared)

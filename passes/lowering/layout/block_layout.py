@@ -50,8 +50,8 @@ from ...geometry import (
     lanes_along,
     outermost_dim,
     owned_dims,
+    place_together,
     row_place,
-    shared_pitches,
     tensors_in_place,
 )
 from .matrix_instructions import WarpFrame, thread_places
@@ -262,15 +262,13 @@ def _place_shared(layout: BlockLayout) -> None:
     """Allocate the tensors passed between segments; tensors replaced in place share one buffer."""
     group = layout.group
     places = tensors_in_place(group)
+    sizes = {tensor: layout.boxes[tensor].extents for tensor in group.shared}
     for tensor in (t for t in group.shared if t not in places):
-        together = [tensor, *(new for new, old in places.items() if old == tensor)]
-        extents = [max(sizes) for sizes in zip(*(layout.boxes[t].extents for t in together), strict=True)]
-        dtype = group.tensors[tensor].dtype
-        pitches, elements = shared_pitches(group, tensor, extents)
+        pitches, elements = place_together(group, tensor, sizes)
         name = f"m{1 + sum(b.name.startswith('m') for b in layout.buffers.values())}"
-        layout.buffers[tensor] = SharedBuffer(name, dtype, elements)
-        for each in together:
-            layout.pitches[each] = pitches
+        layout.buffers[tensor] = SharedBuffer(name, group.tensors[tensor].dtype, int(elements))
+        for each, own in pitches.items():
+            layout.pitches[each] = tuple(map(int, own))
             layout.names[each] = name
 
 

@@ -22,6 +22,7 @@ from ....ir import (
     Load,
     Loop,
     Phase,
+    RegisterWrite,
     Root,
     Store,
     Value,
@@ -86,7 +87,8 @@ def _phase(phase: Phase, aligned: Mapping[str, int]) -> Phase:
     roots: Sequence[Root] = phase.roots
     if loads:
         done: dict[Value, Value] = dict(loads)
-        roots = [evolve(r, value=_replace(r.value, done)) if isinstance(r, (Store, Accumulate)) else r for r in roots]
+        written = (Store, Accumulate, RegisterWrite)
+        roots = [evolve(r, value=_replace(r.value, done)) if isinstance(r, written) else r for r in roots]
     stores: dict[Root, _Run[Store]] = {
         store: run
         for run in _runs((r for r in roots if isinstance(r, Store) and not r.into), aligned)

@@ -13,8 +13,9 @@ WORD_COMPARED, WORD_MOVED = 5.0, 4.0
 #: Halvings of the interval of a selection of floats, before few keys lie in it; instructions of an element in each, and
 #: in all others; those of a thread in each, and latency of a sum over the block.
 HALVINGS, KEY_COUNTED, KEY_COLLECTED, HALVING_ISSUE, HALVING_CHAIN = 10.0, 2.0, 10.0, 24.0, 24.0
-#: Passes of a radix sort; instructions, latency and wavefronts of a word in each; those of a thread for the counts.
-RADIX_PASSES, DIGIT_ISSUE, DIGIT_CHAIN, DIGIT_WAVEFRONTS = 8.0, 16.0, 10.0, 12.0
+#: Bits of a digit of a radix sort; instructions, latency and wavefronts of a word in a pass; those of a thread for the
+#: counts.
+DIGIT_BITS, DIGIT_ISSUE, DIGIT_CHAIN, DIGIT_WAVEFRONTS = 4, 16.0, 10.0, 12.0
 COUNTS_ISSUE, COUNTS_CHAIN = 110.0, 40.0
 
 
@@ -36,8 +37,8 @@ def combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:
     totals.add("shuffles", np.where(several & np.logical_not(tree), shuffled, 0.0))
 
 
-def sort_lanes(totals: Totals, held: Count, row: Count, geometry: Geometry, room: int) -> None:
-    """Count a sort of rows, `held` words a thread.
+def sort_lanes(totals: Totals, held: Count, row: Count, geometry: Geometry, room: int, bits: int) -> None:
+    """Count a sort of rows by keys of `bits`, with `held` words.
 
     Where all threads of a block hold one row, they sort the `room` words that a selection leaves, unless it is 0.
     """
@@ -46,7 +47,7 @@ def sort_lanes(totals: Totals, held: Count, row: Count, geometry: Geometry, room
     counted = room <= MAX_COUNTED_WORDS
     by_radix = np.logical_not(selects) & sorts_by_radix(held, geometry.reduction_threads)
     _sort_words(totals, np.where(selects & counted | by_radix, 0.0, held * left / row), left, geometry)
-    _sort_digits(totals, np.where(by_radix, held, 0.0), geometry)
+    _sort_digits(totals, np.where(by_radix, held, 0.0), geometry, bits / DIGIT_BITS)
     warps = geometry.threads / totals.target.warp_size
     each = held * (HALVINGS * KEY_COUNTED + KEY_COLLECTED) + HALVINGS * (HALVING_ISSUE + warps)
     ranked = room * np.ceil(room / geometry.threads) * WORD_COMPARED if counted else 0.0
@@ -55,9 +56,9 @@ def sort_lanes(totals: Totals, held: Count, row: Count, geometry: Geometry, room
     totals.add("barriers", np.where(selects, 2.0 * HALVINGS + 4.0, 0.0))
 
 
-def _sort_digits(totals: Totals, held: Count, geometry: Geometry) -> None:
+def _sort_digits(totals: Totals, held: Count, geometry: Geometry, digits: float) -> None:
     """Count a radix sort of rows, `held` words a thread, whose words and counts lie in shared memory."""
-    passes = np.where(np.greater(held, 0), RADIX_PASSES, 0.0)
+    passes = np.where(np.greater(held, 0), digits, 0.0)
     warps = geometry.threads / totals.target.warp_size
     totals.add("issue", passes * (held * DIGIT_ISSUE + COUNTS_ISSUE) * geometry.threads)
     totals.add("chain", passes * (held * DIGIT_CHAIN + COUNTS_CHAIN))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ....ir import SORT_ORDERS, Call, Expr, Reduction, Segment, read_ranks, reads, selection_room
+from ....ir import SORT_ORDERS, Call, Expr, Reduction, Segment, dtype_of, key_bits, read_ranks, reads, selection_room
 from ...geometry import Count, Geometry, StagedTile, product
 from ..memory_access import EvaluationSite, depth_vector
 from ..roofline import memory_reads
@@ -56,6 +56,7 @@ def add_reduction(
         stretches = np.ceil(reduced / geometry.row_vector) if reduction.along else 1.0
         if reduction.along in SORT_ORDERS:
             room = selection_room(read_ranks(segment, reduction), reduction.reduce[0].extent)
-            sort_lanes(totals, parallel * reduced, reduced * geometry.reduction_threads, geometry, room)
+            bits = key_bits(dtype_of(body, totals.group.tensors))
+            sort_lanes(totals, parallel * reduced, reduced * geometry.reduction_threads, geometry, room, bits)
         else:
             combine_lanes(totals, parallel * stretches, geometry)
