@@ -16,6 +16,7 @@ from ...ir import (
     ACCUMULATOR_THREADS,
     HALF_BYTES,
     MMA_INSTRUCTIONS,
+    PERSISTENT,
     WARPGROUP,
     WITH_PRODUCER,
     FusedGroup,
@@ -135,7 +136,7 @@ def chain_parameters(
     stages = CHAIN_STAGES[:2] if coarse or not target.async_copy else CHAIN_STAGES
     yield ScheduleParameter.of("s2.stages", stages)
     if atom.reads_shared:
-        yield ScheduleParameter.of("s2.tma", (0, WITH_PRODUCER))
+        yield ScheduleParameter.of("s2.tma", (0, WITH_PRODUCER, PERSISTENT))
 
 
 def check_chain_held(sizes: ScheduleSizes) -> Iterator[Finding]:

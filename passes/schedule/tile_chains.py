@@ -15,6 +15,7 @@ from ...ir import (
     ACCUMULATOR_THREADS,
     HALF_BYTES,
     MMA_INSTRUCTIONS,
+    PERSISTENT,
     WARPGROUP,
     WITH_PRODUCER,
     FusedGroup,
@@ -121,7 +122,7 @@ def tile_chain_parameters(
     single = next((n for n in atom.columns if n >= whole), whole)
     yield ScheduleParameter.of("s1.part", (*parts, *((single,) if single <= MAX_SINGLE_PART else ())))
     yield ScheduleParameter.of("s1.stages", TILE_STAGES[:3] if coarse else TILE_STAGES)
-    yield ScheduleParameter.of("s1.tma", (0, WITH_PRODUCER))
+    yield ScheduleParameter.of("s1.tma", (0, WITH_PRODUCER, PERSISTENT))
 
 
 def check_tile_chain_held(sizes: ScheduleSizes) -> Iterator[Finding]:
