@@ -164,5 +164,7 @@ def check_chain_held(sizes: ScheduleSizes) -> Iterator[Finding]:
     produced = np.greater(last.loop.tma, 0) & np.greater(rows.trips[0], 1)
     idle = produced & np.less(last.loop.stages, MIN_PRODUCT_STAGES)
     yield idle, "a producer has no free stage of {}: products read two", last.loop.stages
+    alone = np.equal(last.loop.tma, PERSISTENT) & np.equal(rows.trips[0], 1)
+    yield alone, "a producer brings nothing of the next tile to {} stage", last.loop.stages
     yield produced & np.less(rows.block_k[0], MIN_PRODUCED_PART), "a producer's part has {} elements", rows.block_k[0]
     yield uneven | many, "a chain in registers has parts of {} elements, one K block each", rows.block_k[0]

@@ -144,5 +144,7 @@ def check_tile_chain_held(sizes: ScheduleSizes) -> Iterator[Finding]:
         yield uneven, "parts of {} elements are K blocks of {}", first.block[column], block_k
     parts = ceil_div(prod(a.extent for a in first.structure.dims[column]), first.block[column])
     ring = np.where(np.equal(parts, 1), 1, 2)
+    alone = np.equal(last.loop.tma, PERSISTENT) & np.equal(parts, 1)
+    yield alone, "a producer brings nothing of the next tile to {} stage", last.loop.stages
     fewer = np.less(last.loop.stages, ring) | np.greater(last.loop.stages, parts)
     yield fewer | np.not_equal(first.loop.stages, last.loop.stages), "{} stages of {} parts", last.loop.stages, parts
