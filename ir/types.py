@@ -128,7 +128,7 @@ class DType(Enum):
         return ELEMENTS[self.value]
 
     def includes(self, other: DType) -> bool:
-        """Return whether the type has all numbers of another one: itself, or a float type of fewer digits and bits."""
+        """Return whether the type has all numbers of another float type."""
         if self is other or not (self.is_float and other.is_float):
             return self is other
         mine, theirs = (ml_dtypes.finfo(t.element.numpy) for t in (self, other))

@@ -33,7 +33,7 @@ from .row_cache import cached_trips
 from .segment_state import SegmentState
 from .streaming import lower_chained_contraction, lower_online_softmax, lower_register_chain, lower_tile_chain
 
-#: Registers of a thread from which on a compiler is told the blocks of an SM: it else takes about 168 at most.
+#: Registers of a thread from which on a compiler has to know the blocks of an SM: it else takes about 168 at most.
 MANY_REGISTERS = 192
 
 

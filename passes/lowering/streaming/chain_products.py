@@ -1,4 +1,4 @@
-"""Contractions of a chain in registers: products, copies of factors, and the stages that a producer fills."""
+"""Contractions of a chain in registers: products, copies of factors, stages."""
 
 from __future__ import annotations
 
@@ -84,9 +84,10 @@ class ChainProduct:
 
 @frozen
 class PartStages:
-    """Stages of a chain's parts, and their mbarriers, of which the last is that of the factors that all parts read.
+    """Stages of a chain's parts, and their mbarriers.
 
-    Blocks of a persistent grid go on in the ring with their next tile, after `tiles` of `before` parts in all.
+    The last mbarrier is that of the rows' factors, which all parts read. Blocks of a persistent grid go on in the ring
+    with their next tile, after `tiles` of `before` parts in all.
     """
 
     count: int
@@ -113,7 +114,7 @@ class PartStages:
 
     @property
     def wait_rows(self) -> MbarrierWait:
-        """The wait for the factors that all parts read."""
+        """The wait for the rows' factors."""
         return MbarrierWait(FULL, Index(self.count), self.tiles % 2)
 
     def release(self, number: Index, when: tuple[Guard, ...] = ()) -> MbarrierArrive:
@@ -122,24 +123,30 @@ class PartStages:
 
     @property
     def release_rows(self) -> list[Item]:
-        """The release of the factors that all parts read, where another tile may follow."""
+        """The release of the rows' factors, where another tile may follow."""
         return [MbarrierArrive(EMPTY, Index(self.count))] if self.again else []
 
     def fetch(self, number: Index, nbytes: int, copies: tuple[BulkCopy, ...]) -> tuple[Item, ...]:
-        """Return the copies of a part, after the release of its stage; the first part of all finds it free."""
+        """Return the copies of a part, after the release of its stage.
+
+        The first part of all finds it free.
+        """
         place = self.before + number
         free = MbarrierWait(EMPTY, self.stage(number), (place // self.count + 1) % 2)
         fetch = BulkFetch(FULL, self.stage(number), nbytes, copies)
         return (fetch,) if place.is_const else (free, fetch)
 
     def fetch_rows(self, rows: Sequence[BulkPipeline]) -> list[Item]:
-        """Return the copies of the factors that all parts read."""
+        """Return the copies of the rows' factors."""
         copies = tuple(copy for p in rows for copy in p.copies(Index(), Index()))
         free = [MbarrierWait(EMPTY, Index(self.count), (self.tiles + 1) % 2)] if self.again else []
         return [*free, BulkFetch(FULL, Index(self.count), sum(p.nbytes for p in rows), copies)]
 
     def declare(self, layout: BlockLayout, items: Sequence[Item], held: int, registers: int) -> None:
-        """Declare the mbarriers and the producer of `items`, beside threads that hold so many numbers each."""
+        """Declare the mbarriers, and the producer of some items.
+
+        The threads beside it hold so many numbers each.
+        """
         own, others = map(int, producer_share(layout.schedule.threads, held, registers))
         layout.producer.append(Producer(tuple(items), own, PRODUCER_REGISTERS if others else 0, others))
         layout.buffers |= {name: SharedBuffer(name, DType.U64, self.count + 1) for name in (FULL, EMPTY)}
@@ -147,7 +154,10 @@ class PartStages:
 
 
 def part_stages(layout: BlockLayout, taken: TakenParts, count: int) -> PartStages:
-    """Return the stages of the parts that a block takes; tiles of several numbers of parts alternate."""
+    """Return the stages of the parts that a block takes.
+
+    Where tiles have different numbers of parts, long and short ones alternate.
+    """
     blocks, until, extent = layout.schedule.blocks, taken.until, taken.part.extent
     turn = turn_variable(blocks, layout.launched or blocks)
     if turn.extent == 1:

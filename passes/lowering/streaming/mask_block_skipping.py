@@ -111,7 +111,7 @@ def _longest_first(layout: BlockLayout, place: int, ascending: bool = False) -> 
 
 
 def alternate_turns(layout: BlockLayout) -> None:
-    """Let blocks of a persistent grid take the tiles of every other turn in reverse order, for balance.
+    """Reverse the tiles of every other turn of a persistent grid.
 
     Tiles lie in order of their work, so that a block that takes the longest tile of a turn takes the shortest one of
     the next:
