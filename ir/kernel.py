@@ -132,8 +132,8 @@ class TurnWait:
 class TurnPass:
     """Give the turn to the next warpgroup in a circle.
 
-    Warpgroups from `first` to `last` do, `last` excluded. Tensor cores then serve one after the other; each computes
-    values meanwhile.
+    Warpgroups from `first` to `last` do, `last` excluded: once before all turns the last one, so that the first one
+    begins, then all. Tensor cores then serve one after the other; each computes values meanwhile.
     """
 
     first: int

@@ -127,6 +127,14 @@ class DType(Enum):
         """The type's row: its width, arithmetic type and limits."""
         return ELEMENTS[self.value]
 
+    def includes(self, other: DType) -> bool:
+        """Return whether the type has all numbers of another float type."""
+        if self is other or not (self.is_float and other.is_float):
+            return self is other
+        mine, theirs = (ml_dtypes.finfo(t.element.numpy) for t in (self, other))
+        wide = mine.max >= theirs.max and mine.smallest_subnormal <= theirs.smallest_subnormal
+        return self.element.digits >= other.element.digits and bool(wide)
+
     @property
     def numpy(self) -> np.dtype[np.generic]:
         """The NumPy element type of the same width."""

@@ -129,7 +129,8 @@ def _print_turn_pass(item: TurnPass, names: KernelNames, out: Writer) -> None:
         out.line(f"if ({turn} + 1 < turns) {following}")
         return
     groups = names.kernel.threads // width
-    limits = [f"tid >= {item.first * width}"] * (item.first > 0) + [f"tid < {item.last * width}"] * (item.last < groups)
+    # Threads of a producer, too, come by the first one.
+    limits = [f"tid >= {item.first * width}", f"tid < {item.last * width}"] if item.last - item.first < groups else []
     condition = f"if ({' && '.join(limits)}) " if limits else ""
     out.line(condition + _TURN.format(way="arrive", threads=2 * width, group=f"(tid / {width} + 1) % {groups}"))
 

@@ -101,12 +101,12 @@ class ValuePrinter:
         return f"{name}[{index_text(flat, self.names.pointers)}]"
 
     def _conversion(self, node: Convert) -> str:
-        """Print a conversion; one to a half type rounds, except where the store rounds it, or the value stays in its
-        accumulator.
+        """Print a conversion; one to a half type rounds, except where the store rounds it, the value stays in its
+        accumulator, or the type has all numbers of the one before.
         """
         text = convert_text(self.text(node.arg), node.arg.dtype, node.dtype, self.names.dialect)
         stored = all(isinstance(user, (Store, VectorStore, WideStore)) for user in self.users.get(node, [node]))
-        rounded = stored or isinstance(node.arg, RegisterRead) or node.arg.dtype is node.dtype
+        rounded = stored or isinstance(node.arg, RegisterRead) or node.dtype.includes(node.arg.dtype)
         return text if rounded else self.names.dialect.round.get(node.dtype.value, "{v}").format(v=text)
 
     def expression(self, node: Value) -> str:

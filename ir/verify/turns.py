@@ -1,7 +1,8 @@
 """Check of the turns of warpgroups.
 
-None waits for ever, and none is given two turns at once. One warpgroup runs until it waits, then the next one, in each
-order of the circle; loops run for each small number of iterations.
+None waits for ever, none is given two turns at once, and the turn is the first one's at the end. One warpgroup runs
+until it waits, then the next one, in each order of the circle; loops, and the tiles of a persistent grid, run for each
+small number of iterations.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..errors import VerifyError
-from ..kernel import Item, Kernel, Loop, TurnPass, TurnWait
+from ..kernel import Item, Kernel, Loop, TurnPass, TurnWait, opening_items
 from ..machine import LANES, WARPGROUP
 
 #: Iterations of a loop that are run: an order repeats with each iteration of the circle.
@@ -19,8 +20,9 @@ MAX_WARPGROUPS = 15
 
 
 def check_turns(kernel: Kernel) -> Iterator[VerifyError]:
-    """Warpgroups that take turns all end, with no turn left over."""
+    """Warpgroups that take turns all end, with the turn where it began."""
     groups, once = kernel.threads // (WARPGROUP * LANES), _turns(kernel.items, 1)
+    first, rest = opening_items(kernel)
     if kernel.teams > 1:
         if groups != 1 or [type(turn) for turn in once] != [TurnWait, TurnPass]:
             yield VerifyError(f"{kernel.teams} teams of {groups} warpgroups: expected one that waits and passes a turn")
@@ -31,7 +33,7 @@ def check_turns(kernel: Kernel) -> Iterator[VerifyError]:
         yield VerifyError(f"{groups} warpgroups take turns: expected 2 to {MAX_WARPGROUPS}")
         return
     for iterations in range(MAX_ITERATIONS):
-        turns = _turns(kernel.items, iterations)
+        turns = _turns(first, iterations) + _turns(rest, iterations) * min(kernel.turn.extent, MAX_ITERATIONS)
         faults = (_fault(turns, [(n + first) % groups for n in range(groups)]) for first in range(groups))
         if fault := next(filter(None, faults), ""):
             yield VerifyError(f"turns in {iterations} iterations: {fault}")
@@ -71,4 +73,6 @@ def _fault(turns: Sequence[TurnWait | TurnPass], order: Sequence[int]) -> str:
     waiting = [group for group in sorted(order) if reached[group] < len(turns)]
     if waiting:
         return f"warpgroup {waiting[0]} waits for ever"
-    return "a turn is left over" if any(given.values()) else ""
+    return (
+        "" if [group for group in order if given[group]] == [0] else "the turn is not the first warpgroup's at the end"
+    )

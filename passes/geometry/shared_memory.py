@@ -9,7 +9,6 @@ import numpy as np
 
 from ...ir import (
     SORT_ORDERS,
-    WIDEST_BYTES,
     WITH_PRODUCER,
     DType,
     FusedGroup,
@@ -132,8 +131,8 @@ def _held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry, chained
         total = total + partial_sum_bytes(group, segment, geometry)
     if reads_shared_matrices(geometry.structure.mma) and not (chained and geometry.structure.holds_results):
         rings = np.minimum(geometry.loop.tma, WITH_PRODUCER)  # of mbarriers
-        total = total + rings * _aligned_size(geometry.loop.stages * DType.U64.size)
-        total = total + np.where(np.greater(geometry.loop.tma, 0), WIDEST_BYTES if chained else 0, 0)
+        # Those of a chain have one more, for the factors that all parts read.
+        total = total + rings * _aligned_size((geometry.loop.stages + chained) * DType.U64.size)
     if geometry.structure.scatter_dim >= 0:
         bins = bin_count(segment, group, geometry.structure.dims, geometry.block)
         total = total + _aligned_size(bins * sizes[segment.outputs[0].tensor])

@@ -13,6 +13,7 @@ from attrs import evolve
 
 from ...ir import (
     WIDEST_BYTES,
+    Convert,
     DType,
     Guard,
     Index,
@@ -99,8 +100,10 @@ def _widths(value: Value, dtype: DType, copies: bool, widest: int, aligned: Mapp
 
 def tile_value(tile: Tile, context: Context, dtype: DType) -> Value:
     """Return the value of a tile element, 0 where it is missing."""
-    value = value_of(tile.value, context)
-    if not tile.valid or (isinstance(value, Load) and value.fill == 0):
+    loaded = value = value_of(tile.value, context)
+    while isinstance(loaded, Convert):
+        loaded = loaded.arg
+    if not tile.valid or (isinstance(loaded, Load) and loaded.fill == 0):
         return value
     return Op("select", (Test(tile.valid), value, Literal(0.0 if dtype.is_float else 0, dtype)), dtype)
 

@@ -25,13 +25,16 @@ from ...ir import (
 from ..geometry import is_register_chain, joins_loop
 from .hoisted_loads import hoist_loads
 from .k_loop import split_prologue
-from .layout import Frame, lay_out
+from .layout import BlockLayout, Frame, lay_out
 from .outputs import emit_output, hold_outputs
 from .privatised_scatter import BINS, bins_buffer, emit_privatised_scatter
 from .reductions import cached_reduction, looped_reduction, resident_reduction
 from .row_cache import cached_trips
 from .segment_state import SegmentState
 from .streaming import lower_chained_contraction, lower_online_softmax, lower_register_chain, lower_tile_chain
+
+#: Registers of a thread from which on a compiler has to know the blocks of an SM: it else takes about 168 at most.
+MANY_REGISTERS = 192
 
 
 def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage], target: Target) -> Kernel:
@@ -59,8 +62,7 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
         dtypes={t: group.tensors[t].dtype for t in (*group.inputs, *group.outputs, *group.constants)},
         aligned=aligned,
         constants=group.constants,
-        # A compiler knows the registers that warps exchange only where it knows the blocks of an SM.
-        min_blocks=max(schedule.min_blocks, *(int(p.registers > 0) for p in layout.producer), 0),
+        min_blocks=max(schedule.min_blocks, _resident_blocks(layout, target)),
         maps=tuple(layout.maps),
         producer=tuple(layout.producer),
         launched=layout.launched,
@@ -84,6 +86,21 @@ def _concatenate_segments(states: Sequence[SegmentState]) -> list[Item]:
     for part in parts[1:]:
         items += [Barrier(), *part]
     return items
+
+
+def _resident_blocks(layout: BlockLayout, target: Target) -> int:
+    """Return the blocks of an SM that a compiler has to know, 0 for none.
+
+    It knows the registers that warps exchange only then. Where shared memory leaves a chain's threads many registers,
+    they load more elements at once on their way to shared memory.
+    """
+    if any(producer.registers for producer in layout.producer):
+        return 1
+    if layout.producer or not is_register_chain(layout.schedule.segments):
+        return 0
+    shared = sum(buffer.nbytes for buffer in layout.buffers.values())
+    fitting = max(1, target.shared_per_sm // (shared + target.shared_reserved))
+    return fitting if fitting * layout.schedule.threads * MANY_REGISTERS <= target.registers_per_sm else 0
 
 
 def _alignment(tensor: str, group: FusedGroup, storages: Mapping[str, Storage]) -> int:

@@ -85,7 +85,7 @@ def _occupancy(features: Features, target: Target) -> Count:
     late = np.minimum(np.maximum(UNSTAGED_REGISTER_SHARE * features.needed, 16.0), features.limit)
     registers = np.where(np.equal(features.copies, 0), late, features.registers)
     fitting = np.maximum(1, resident_blocks(features, registers, target))
-    return np.where(np.greater_equal(features.bulk, PERSISTENT), 1, fitting)
+    return np.where(np.greater_equal(features.bulk, PERSISTENT) | np.greater(features.persistent, 0), 1, fitting)
 
 
 def _soft_maximum(times: tuple[Count, ...], sharpness: Count) -> Count:

@@ -15,6 +15,7 @@ from attrs import evolve
 
 from ...ir import (
     LANES,
+    PERSISTENT,
     WARPGROUP,
     WITH_PRODUCER,
     Expr,
@@ -104,9 +105,11 @@ def count_features(
     chained = np.int64((2 + (len(geometry) == 2) if products else 1) if totals.in_registers else 0)
     fragments = np.int64(any(p.structure.mma and not reads_shared_matrices(p.structure.mma) for p in geometry))
     alone = not products or not totals.in_registers or products[-1].loop.tma
+    again = np.equal(products[-1].loop.tma, PERSISTENT) if products and totals.in_registers else False
+    persistent = np.where(again, 1, 0)
     in_step = np.where(alone, 0, totals.threads // (WARPGROUP * LANES))
-    return Features(grid=blocks, bulk=bulk, fragments=fragments, chained=chained, in_step=in_step, outer=outer,
-                    batches=batches, threads=totals.threads,
+    return Features(grid=blocks, bulk=bulk, fragments=fragments, chained=chained, persistent=persistent,
+                    in_step=in_step, outer=outer, batches=batches, threads=totals.threads,
                     shared=shared_bytes(group, geometry, tiles, layouts), registers=least(registers.expected, limit),
                     needed=registers.needed, held=registers.held, limit=limit, tile=_smallest(tiles),
                     stages=_maximum(_buffers_ahead(part, bool(totals.in_registers)) for part in geometry),

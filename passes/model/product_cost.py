@@ -22,6 +22,9 @@ from ...ir import ALTERNATING, PERSISTENT, TEAMS, WARPGROUP, WITH_PRODUCER, Targ
 from ..geometry import MIN_TURN_STAGES, Count, ceil_div, takes_turns
 from .feature_schema import Features
 
+#: Share of the latency of a chain's block that is left where blocks take several tiles in turn.
+PERSISTENT_LATENCY = 0.25
+
 
 def product_seconds(features: Features, blocks: Count, resident: Count, dram: Count, target: Target) -> Count:
     """Return the seconds of the fullest SM's blocks, `dram` those of DRAM."""
@@ -75,12 +78,16 @@ def _promotion_seconds(features: Features, blocks: Count, resident: Count, targe
 
 
 def chain_waits(features: Features, waves: Count, resident: Count, target: Target) -> Count:
-    """Return the seconds in which chains wait for blocks and parts."""
+    """Return the seconds in which chains wait for blocks and parts.
+
+    Warpgroups of a persistent grid begin a tile while others end theirs.
+    """
     costs = target.costs
     part = np.where(np.equal(features.chained, 2), costs.chain_part / resident, 0.0)
     part = part + np.where(np.equal(features.chained, 3), _value_clocks(features, resident, target), 0.0)
     part = part + costs.chain_in_step * np.maximum(0, features.in_step - 1)
-    return waves * (costs.chain_latency * target.dram_latency + features.rounds * part / target.clock)
+    blocks = np.where(np.greater(features.persistent, 0), 1.0 + PERSISTENT_LATENCY * (waves - 1.0), waves)
+    return blocks * costs.chain_latency * target.dram_latency + waves * features.rounds * part / target.clock
 
 
 def _value_clocks(features: Features, resident: Count, target: Target) -> Count:

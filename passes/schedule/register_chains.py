@@ -16,6 +16,7 @@ from ...ir import (
     ACCUMULATOR_THREADS,
     HALF_BYTES,
     MMA_INSTRUCTIONS,
+    PERSISTENT,
     WARPGROUP,
     WITH_PRODUCER,
     FusedGroup,
@@ -135,7 +136,7 @@ def chain_parameters(
     stages = CHAIN_STAGES[:2] if coarse or not target.async_copy else CHAIN_STAGES
     yield ScheduleParameter.of("s2.stages", stages)
     if atom.reads_shared:
-        yield ScheduleParameter.of("s2.tma", (0, WITH_PRODUCER))
+        yield ScheduleParameter.of("s2.tma", (0, WITH_PRODUCER, PERSISTENT))
 
 
 def check_chain_held(sizes: ScheduleSizes) -> Iterator[Finding]:
@@ -163,5 +164,7 @@ def check_chain_held(sizes: ScheduleSizes) -> Iterator[Finding]:
     produced = np.greater(last.loop.tma, 0) & np.greater(rows.trips[0], 1)
     idle = produced & np.less(last.loop.stages, MIN_PRODUCT_STAGES)
     yield idle, "a producer has no free stage of {}: products read two", last.loop.stages
+    alone = np.equal(last.loop.tma, PERSISTENT) & np.equal(rows.trips[0], 1)
+    yield alone, "a producer brings nothing of the next tile to {} stage", last.loop.stages
     yield produced & np.less(rows.block_k[0], MIN_PRODUCED_PART), "a producer's part has {} elements", rows.block_k[0]
     yield uneven | many, "a chain in registers has parts of {} elements, one K block each", rows.block_k[0]

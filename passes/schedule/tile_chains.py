@@ -15,6 +15,7 @@ from ...ir import (
     ACCUMULATOR_THREADS,
     HALF_BYTES,
     MMA_INSTRUCTIONS,
+    PERSISTENT,
     WARPGROUP,
     WITH_PRODUCER,
     FusedGroup,
@@ -121,7 +122,7 @@ def tile_chain_parameters(
     single = next((n for n in atom.columns if n >= whole), whole)
     yield ScheduleParameter.of("s1.part", (*parts, *((single,) if single <= MAX_SINGLE_PART else ())))
     yield ScheduleParameter.of("s1.stages", TILE_STAGES[:3] if coarse else TILE_STAGES)
-    yield ScheduleParameter.of("s1.tma", (0, WITH_PRODUCER))
+    yield ScheduleParameter.of("s1.tma", (0, WITH_PRODUCER, PERSISTENT))
 
 
 def check_tile_chain_held(sizes: ScheduleSizes) -> Iterator[Finding]:
@@ -143,5 +144,7 @@ def check_tile_chain_held(sizes: ScheduleSizes) -> Iterator[Finding]:
         yield uneven, "parts of {} elements are K blocks of {}", first.block[column], block_k
     parts = ceil_div(prod(a.extent for a in first.structure.dims[column]), first.block[column])
     ring = np.where(np.equal(parts, 1), 1, 2)
+    alone = np.equal(last.loop.tma, PERSISTENT) & np.equal(parts, 1)
+    yield alone, "a producer brings nothing of the next tile to {} stage", last.loop.stages
     fewer = np.less(last.loop.stages, ring) | np.greater(last.loop.stages, parts)
     yield fewer | np.not_equal(first.loop.stages, last.loop.stages), "{} stages of {} parts", last.loop.stages, parts

@@ -60,3 +60,17 @@ def test_a_computed_operand_is_fetched_in_vectors(operand: str) -> None:
     body = source[source.index("__global__") :]
     assert "cuts_guarded4(" in body and "make_uint4(" in body
     assert not re.search(r"cuts_from_f16\(p\d", body), "no element is fetched alone"
+
+
+def test_a_converted_operand_is_selected_and_rounded_once() -> None:
+    text = CONVOLUTION.format(operand=f'f16("x"{PLACE})').replace('"x": f16', '"x": f8e4m3')
+    group = parse_ir(
+        "\n".join(line for line in text.splitlines() if '"z"' not in line or "inputs" in line).replace(', "z"', "")
+    )
+    assert isinstance(group, FusedGroup)
+    assert check_schedule(group, staged_point(group), H200) == []
+    source = emit(extract(lower(group, staged_point(group), {}, H200)), "cuda").source
+    body = source[source.index("__global__") :]
+    assert "cuts_guarded_pairs4(" in body
+    assert " ? " not in body, "a missing element is 0 as it is loaded"
+    assert "cuts_from_f16(" not in body, "a half has all numbers of eight bits"

@@ -55,6 +55,16 @@ def equal_codes(found: np.ndarray, expected: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("kind", FLOATS8, ids=str)
+def test_halves_have_all_numbers_of_eight_bits(kind: DType) -> None:
+    for half in (DType.F16, DType.BF16):
+        equal_codes(codes(kind).astype(half.numpy), codes(kind))
+        assert half.includes(kind)
+        assert not kind.includes(half)
+    assert not DType.F16.includes(DType.BF16)
+    assert not DType.BF16.includes(DType.F16)
+
+
+@pytest.mark.parametrize("kind", FLOATS8, ids=str)
 def test_the_reference_converts_as_pytorch_does(kind: DType) -> None:
     torch = pytest.importorskip("torch")
     theirs = {DType.F8E4M3: torch.float8_e4m3fn, DType.F8E5M2: torch.float8_e5m2}[kind]

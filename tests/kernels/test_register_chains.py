@@ -12,7 +12,7 @@ import pytest
 from attrs import evolve
 from cuts.backends.cuda.compile import compile_kernels
 from cuts.backends.devices import find_target
-from cuts.ir import Barrier, Kernel, Loop, ProductWait, ProxyFence, Wait, phases
+from cuts.ir import PERSISTENT, Barrier, Kernel, Loop, ProductWait, ProxyFence, Wait, phases
 from cuts.ir.graph import Graph
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
@@ -123,6 +123,26 @@ def test_parts_by_bulk_copies_compute_the_reference(name: str) -> None:
     assert points
 
 
+#: A machine whose blocks of a persistent grid take several tiles.
+PERSISTENT_TARGET = evolve(WARPGROUP_TARGET, MAX_thread=256, NUM_SM=2)
+
+
+@needs_opencl
+@pytest.mark.parametrize("graph", [
+    halves(1, 4, 2, 192, 256, 64, 64), halves(1, 1, 1, 200, 200, 64, 64, causal=True),
+    halves(1, 1, 1, 320, 320, 64, 64, causal=True, offset=-70),
+], ids=["whole", "causal", "rows of nothing"])  # fmt: skip
+def test_blocks_that_take_several_tiles_compute_the_reference(graph: Graph) -> None:
+    group = group_of(graph)
+    points = chain_points(group, PERSISTENT_TARGET, 99, kind="m64")
+    points = [s for s in points if s.segments[2].reductions[0].tma == PERSISTENT]
+    kernels = [(s, lower(group, s, {}, PERSISTENT_TARGET)) for s in points]
+    several = [schedule for schedule, kernel in kernels if kernel.turn.extent > 1]
+    assert several
+    for schedule in several[:2]:
+        compute(group, schedule, PERSISTENT_TARGET)
+
+
 @st.composite
 def graphs(draw: st.DrawFn) -> Graph:
     """Draw attention of any lengths, widths, heads and mask."""
@@ -198,7 +218,7 @@ def test_chosen_chains_spill_nothing(shape: tuple[int, ...], target: Any) -> Non
 
 def _drop_item(kernel: Kernel, kind: type, number: int) -> Kernel:
     """Return a kernel whose loop lacks one of its items of a kind."""
-    (loop,) = (item for item in kernel.items if isinstance(item, Loop) and item.var.name == "turn")
+    (loop,) = (item for item in kernel.items if isinstance(item, Loop) and item.var.name == "step")
     dropped = [item for item in loop.body if isinstance(item, kind)][number]
     shorter = evolve(loop, body=tuple(item for item in loop.body if item is not dropped))
     return evolve(kernel, items=tuple(shorter if item is loop else item for item in kernel.items))

@@ -8,10 +8,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from cuts.backends.cuda.compile import compile_kernels
+from cuts.ir import PERSISTENT, Target, TurnPass
 from cuts.ir.graph import Graph, Node
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType, TensorType
+from cuts.ir.verify.kernel import kernel_violations
 from cuts.ops import Registry
 from cuts.passes.fusion.grouping.group_builder import GroupBuilder
 from cuts.passes.fusion.grouping.groups import Group
@@ -34,7 +36,7 @@ from cuts.tests.emission import emit
 from ..needs import needs_opencl, needs_toolchain
 from .test_attention_chains import GPU
 from .test_points import _device, check
-from .test_register_chains import WARPGROUP_TARGET
+from .test_register_chains import PERSISTENT_TARGET, WARPGROUP_TARGET
 
 
 def gradient(
@@ -111,27 +113,41 @@ CASES: dict[str, Graph] = {
 }
 
 
-def points_of(group: FusedGroup, count: int) -> list[Schedule]:
+def points_of(group: FusedGroup, count: int, target: Target = WARPGROUP_TARGET) -> list[Schedule]:
     """Return legal points of a chain."""
-    space, found = make_space(group, WARPGROUP_TARGET, combinations=[*chain_templates(group, WARPGROUP_TARGET)]), []
+    space, found = make_space(group, target, combinations=[*chain_templates(group, target)]), []
     for template in space.templates:
         numbers = np.random.default_rng(3).permutation(template.size)
         columns = columns_at(template, numbers)
         legal = np.flatnonzero(evaluate(space, template, columns, 0, numbers).legal)
         for n in legal[:count]:
             values = {name: int(np.broadcast_to(column, numbers.shape)[n]) for name, column in columns.items()}
-            found.append(schedule_of(group, template, values, WARPGROUP_TARGET.warp_size))
+            found.append(schedule_of(group, template, values, target.warp_size))
     return found
 
 
-def compute(group: FusedGroup, schedule: Schedule) -> None:
+def compute(group: FusedGroup, schedule: Schedule, target: Target = WARPGROUP_TARGET) -> None:
     """Assert that a point is legal, race-free, and computes its group."""
     assert is_register_chain(schedule.segments)
-    assert check_schedule(group, schedule, WARPGROUP_TARGET) == []
-    kernel = lower(group, schedule, {}, WARPGROUP_TARGET)
+    assert check_schedule(group, schedule, target) == []
+    kernel = lower(group, schedule, {}, target)
     assert check_barriers(kernel) == ()
-    assert sum(b.nbytes for b in kernel.shared) == int(features_of(group, schedule, WARPGROUP_TARGET).shared)
-    check(_device("opencl"), WARPGROUP_TARGET, group, schedule)
+    assert kernel_violations(kernel) == []
+    assert sum(b.nbytes for b in kernel.shared) == int(features_of(group, schedule, target).shared)
+    check(_device("opencl"), target, group, schedule)
+
+
+@needs_opencl
+@pytest.mark.parametrize("causal", [False, True])
+def test_blocks_that_take_several_tiles_compute_the_reference(causal: bool) -> None:
+    for group in groups_of(gradient(320, 320, width=64, causal=causal)):
+        points = [s for s in points_of(group, 999, PERSISTENT_TARGET) if s.segments[0].reductions[0].tma == PERSISTENT]
+        kernels = [(s, lower(group, s, {}, PERSISTENT_TARGET)) for s in points]
+        several = [(s, k) for s, k in kernels if k.turn.extent > 1]
+        turns = [s for s, k in several if any(isinstance(item, TurnPass) for item in k.items)]
+        assert turns
+        for schedule in (several[0][0], turns[0]):
+            compute(group, schedule, PERSISTENT_TARGET)
 
 
 @needs_opencl

@@ -20,7 +20,7 @@ def kernel_of(items: list[Item], groups: int) -> Kernel:
 def circle(groups: int, body: list[Item]) -> list[Item]:
     """Return the items of warpgroups that take turns in a loop."""
     loop = Loop(Var("n", 9), tuple(body))
-    return [TurnPass(groups - 1, groups), TurnWait(), loop, TurnPass(0, groups - 1)]
+    return [TurnPass(groups - 1, groups), TurnWait(), loop, TurnPass(0, groups)]
 
 
 @given(st.integers(2, 5))

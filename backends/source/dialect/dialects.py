@@ -48,13 +48,14 @@ _TYPES = {
 }  # fmt: skip
 
 
-def _guarded_load(words: int) -> str:
-    """Return the helper that loads words of read-only memory where a condition holds."""
+def _guarded_load(words: int, bits: int) -> str:
+    """Return the helper that loads words of some `bits` of read-only memory where a condition holds."""
+    name, kind = ("cuts_guarded", "uint") if bits == 32 else ("cuts_guarded_pairs", "ushort")
     parts = [f"v.{c}" for c in "xyzw"[:words]]
-    kind, into = (f"v{words}." if words > 1 else "", ", ".join(f"%{n}" for n in range(words)))
-    text = f"{{.reg .pred p; setp.ne.b32 p, %{words + 1}, 0; @p ld.global.nc.{kind}u32 {{{into}}}, [%{words}];}}"
-    out = ", ".join(f'"+r"({part})' for part in parts)
-    head = f"{_DEVICE} void cuts_guarded{words}(uint{words}& v, const void* s, bool ok) {{"
+    several, into = (f"v{words}." if words > 1 else "", ", ".join(f"%{n}" for n in range(words)))
+    text = f"{{.reg .pred p; setp.ne.b32 p, %{words + 1}, 0; @p ld.global.nc.{several}u{bits} {{{into}}}, [%{words}];}}"
+    out = ", ".join(f'"+{"r" if bits == 32 else "h"}"({part})' for part in parts)
+    head = f"{_DEVICE} void {name}{words}({kind}{words}& v, const void* s, bool ok) {{"
     return f'{head}\n  asm("{text}" : {out} : "l"(s), "r"((int)ok));\n}}'
 
 
@@ -97,7 +98,8 @@ _CUDA_HELPERS = (
         '  asm volatile("griddepcontrol.wait;" ::: "memory");\n#endif\n}',
         **cuda_halves(_DEVICE),
         **dict(cuda_floats8(_DEVICE)),
-        **{f"cuts_guarded{words}": _guarded_load(words) for words in (1, 2, 4)},
+        **{f"cuts_guarded{words}": _guarded_load(words, 32) for words in (1, 2, 4)},
+        **{f"cuts_guarded_pairs{words}": _guarded_load(words, 16) for words in (1, 2, 4)},
         **addition_helpers(_DEVICE),
         **packed_conversions(_DEVICE),
         **copy_helpers(_DEVICE),

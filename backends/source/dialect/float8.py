@@ -96,9 +96,12 @@ def cuda_floats8(device: str) -> Iterator[tuple[str, str]]:
         bits += f.encoding().format(word="unsigned", bits="__float_as_uint", number="__uint_as_float")
         one = bits if f.infinity else _from_sm89(pair.format("x", "0.0f") + "return (unsigned char)w;", bits)
         yield f"cuts_to_{name}", f"{device} unsigned char cuts_to_{name}(float x) {{ {one} }}"
-        for part, byte in (("low", "w & 0xff"), ("high", "w >> 8")):
-            text = f"return cuts_from_{name}((unsigned char)({byte}));"
-            yield f"cuts_{part}_{name}", f"{device} float cuts_{part}_{name}(unsigned short w) {{ {text} }}"
+        for part, byte, place in (("low", "w & 0xff", 0), ("high", "w >> 8", 16)):
+            # Both halves come from one conversion, which a compiler computes once.
+            new = f'unsigned b; asm("cvt.rn.f16x2.{name[2:]}x2 %0, %1;" : "=r"(b) : "h"(w)); '
+            new += f'float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"((unsigned short)(b >> {place}))); return f;'
+            text = _from_sm89(new, f"return cuts_from_{name}((unsigned char)({byte}));")
+            yield f"cuts_{part}_{name}", f"{device} float cuts_{part}_{name}(unsigned short w) {{{text}}}"
         each = f"return cuts_to_{name}(a) | (unsigned short)cuts_to_{name}(b) << 8;"
         limit = f"__int_as_float({f.infinite:#x})"  # the instruction has no infinity
         both = f"if (!(fabsf(a) < {limit} && fabsf(b) < {limit})) {{ {each} }} " if f.infinity else ""

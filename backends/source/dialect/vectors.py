@@ -67,7 +67,8 @@ def _cuda_halves(name: str) -> Vectors:
 
 def _cuda_bytes(name: str) -> Vectors:
     elements = (f"cuts_low_{name}({{x}}.{{c}})", f"cuts_high_{name}({{x}}.{{c}})")
-    return Vectors("ushort{words}", _CUDA_LOAD, _CUDA_STORE, elements, f"cuts_pair_{name}({{0}}, {{1}})")
+    pack, guarded = f"cuts_pair_{name}({{0}}, {{1}})", "cuts_guarded_pairs{words}({x}, &{p}[{i}], {ok});"
+    return Vectors("ushort{words}", _CUDA_LOAD, _CUDA_STORE, elements, pack, guarded=guarded)
 
 
 def _cuda_integers(kind: str) -> Vectors:

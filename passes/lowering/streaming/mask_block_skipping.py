@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from attrs import evolve, frozen
 
-from ....ir import ZERO, Define, Guard, Index, Item, Phase, Var, as_index, clamp, delinearise
+from ....ir import ZERO, Define, Guard, Index, Item, Phase, Var, as_index, clamp, delinearise, substitute
 from ...geometry import ONE_ROW, MaskBound
 from ..index_values import resolve
 from ..k_loop import guard_fetch
@@ -108,6 +108,26 @@ def _longest_first(layout: BlockLayout, place: int, ascending: bool = False) -> 
     number = block // section % rows
     values[names[place]] = number if ascending else as_index(rows - 1) - number
     layout.defines = [evolve(d, value=values.get(d.var, d.value)) for d in layout.defines]
+
+
+def alternate_turns(layout: BlockLayout) -> None:
+    """Reverse the tiles of every other turn of a persistent grid.
+
+    Tiles lie in order of their work, so that a block that takes the longest tile of a turn takes the shortest one of
+    the next:
+
+        8 7 6 5 4 3 2 1   ->   turn 0: 8 7 6 5;   turn 1: 1 2 3 4
+    """
+    blocks, launched = layout.schedule.blocks, layout.launched
+    if blocks % launched and blocks // launched % 2:
+        return  # a turn of few tiles has none to exchange
+    at = as_index(layout.block)
+    place = at % (2 * launched)
+    there = clamp(place, 0, launched - 1) - clamp(place, launched, 2 * launched - 1) + launched
+    tile = Var("tile", blocks)
+    moved = {layout.block: as_index(tile)}
+    layout.defines = [evolve(d, value=substitute(d.value, moved)) for d in layout.defines]
+    layout.defines.insert(0, Define(tile, at // launched * launched + there))
 
 
 def _section(layout: BlockLayout, count: int) -> int:

@@ -18,38 +18,27 @@ from math import prod
 from attrs import evolve, frozen
 
 from ....ir import (
-    LANES,
     Barrier,
-    BulkFetch,
-    DType,
     Guard,
     Index,
     Item,
     Loop,
-    MbarrierArrive,
-    MbarrierInit,
-    MbarrierWait,
     Phase,
-    Producer,
     ProductFence,
     ProductWait,
     ProxyFence,
-    SharedBuffer,
     Var,
     Wait,
     as_index,
     substitute,
 )
-from ...geometry import PRODUCER_REGISTERS, chained_numbers, producer_share
-from ..k_loop import EMPTY, FULL, BulkPipeline, SharedPipeline, guard_fetch
+from ...geometry import chained_numbers
+from ..k_loop import BulkPipeline, SharedPipeline, guard_fetch
 from ..segment_state import SegmentState
-from .chain_products import ChainProduct
+from .chain_products import ChainProduct, PartStages
 from .chained_contraction import part_copies, substitute_parts
 from .mask_block_skipping import TakenParts
 from .streamed_rows import StreamedRows
-
-#: The mbarrier of the rows' factor.
-ROWS = "rows"
 
 
 @frozen
@@ -62,43 +51,24 @@ class BulkParts:
     rows: BulkPipeline
     pipelines: tuple[BulkPipeline, BulkPipeline]
     taken: TakenParts
+    stages: PartStages
 
-    @property
-    def _stages(self) -> int:
-        return self.pipelines[0].ring.schedule.stages
-
-    def declare(self, turn: Var) -> None:
-        """Declare the producer, which counts the parts after the first in `turn`."""
-        layout, at = self.rows.ring.state.layout, as_index(turn) + 1
-        free = MbarrierWait(EMPTY, at % self._stages, (at // self._stages + 1) % 2)
-        rows = BulkFetch(ROWS, Index(), self.rows.nbytes, self.rows.copies(Index(), Index()))
-        several = self.taken.part.extent > 1
-        loop: list[Item] = [Loop(turn, (free, self._fetch(at)), self.taken.until)] if several else []
+    def declare(self, step: Var) -> None:
+        """Declare the producer, which counts the parts after the first in `step`."""
+        state = self.rows.ring.state
+        loop = [Loop(step, self._fetch(as_index(step) + 1), self.taken.until)] if self.taken.part.extent > 1 else []
+        items: list[Item] = [*self.stages.fetch_rows([self.rows]), *self._fetch(Index()), *loop]
         held = (prod(d.thread for d in p.ring.state.frame.schedule.dims) for p in self.pipelines)
-        target = self.rows.ring.state.target
-        own, others = map(int, producer_share(layout.schedule.threads, chained_numbers(*held), target.registers_per_sm))
-        items: tuple[Item, ...] = rows, self._fetch(Index()), *loop
-        layout.producer.append(Producer(items, own, PRODUCER_REGISTERS if others else 0, others))
-        layout.buffers |= {
-            name: SharedBuffer(name, DType.U64, count)
-            for name, count in ((FULL, self._stages), (EMPTY, self._stages), (ROWS, 1))
-        }
-        warps = layout.schedule.threads // LANES
-        inits = MbarrierInit(FULL, 1), MbarrierInit(EMPTY, warps), MbarrierInit(ROWS, 1)
-        layout.opening += [*inits, Barrier()]
+        self.stages.declare(state.layout, items, chained_numbers(*held), state.target.registers_per_sm)
 
-    def _fetch(self, number: Index) -> BulkFetch:
-        stage = number % self._stages
+    def _fetch(self, number: Index) -> tuple[Item, ...]:
+        stage = self.stages.stage(number)
         (scores, sums), values = self.pipelines, self.taken.values(number)
         copies = tuple(
             evolve(copy, coordinates=tuple(substitute(c, values) for c in copy.coordinates))
             for copy in (*scores.copies(Index(), stage), *sums.copies(values[self.taken.part], stage))
         )
-        return BulkFetch(FULL, stage, sum(pipeline.nbytes for pipeline in self.pipelines), copies)
-
-    def wait(self, number: Index) -> MbarrierWait:
-        """Return the wait for a part."""
-        return MbarrierWait(FULL, number % self._stages, number // self._stages % 2)
+        return self.stages.fetch(number, sum(pipeline.nbytes for pipeline in self.pipelines), copies)
 
 
 @frozen
@@ -118,23 +88,24 @@ class OverlappedParts:
     zero: Phase
     epilogue: Sequence[Item]
     weights: str
+    stages: PartStages
     bulk: BulkParts | None = None
 
     def items(self) -> list[Item]:
         """Return all items."""
         extent = self.taken.part.extent
-        sums, ring, turn = self.sums.product, self.scores.copies, Var("turn", max(extent - 1, 1))
+        sums, ring, step = self.sums.product, self.scores.copies, Var("step", max(extent - 1, 1))
         in_scores, in_sums, steps = self.scores.product.accumulator, sums.accumulator, range(sums.steps)
         packed = [name for number in steps for name in sums.held_rows(number)]
-        at, distance = as_index(turn), min(max(ring.schedule.stages - 1, 1), extent)
+        at, distance = as_index(step), min(max(ring.schedule.stages - 1, 1), extent)
         rows = [*self.epilogue, *self.rows.maxima(), *self.rows.weights()]
         pack = [sums.load_held_rows(number, [sums.results(self.weights)]) for number in steps]
         begin: list[Item] = [] if self.bulk else self._first_copies()
         for number in range(distance):
             begin += self._copies(Index(number))
         if self.bulk is not None:
-            self.bulk.declare(turn)
-            begin = [MbarrierWait(ROWS, Index(), Index())]
+            self.bulk.declare(step)
+            begin = [self.stages.wait_rows]
         begin += [
             *self._arrival(distance, Index()), self.zero, ProductFence((in_scores,)),
             *self._of_part(self.scores.unfinished, Index()), ProductWait(0, (in_scores,)),
@@ -147,14 +118,15 @@ class OverlappedParts:
             *self._copies(at + distance),
             ProductWait(1, (in_scores,)), *self._of_part(rows, at + 1),
             ProductWait(0, (in_sums, *packed), self.rows.part_sums),
-            *([MbarrierArrive(EMPTY, at % ring.schedule.stages)] if self.bulk else ()),
+            *([self.stages.release(at)] if self.bulk else ()),
             self.rows.rescale(self.sums_state), *pack,
         ]  # fmt: skip
         end = [
-            *([] if self.bulk else self._arrival(0, self.last)), ProductFence((in_sums, *packed)),
+            *(self.stages.release_rows if self.bulk else self._arrival(0, self.last)), ProductFence((in_sums, *packed)),
             *self._of_part(self.sums.unfinished, self.last), ProductWait(0, (in_sums,)),
+            *([self.stages.release(self.last)] if self.stages.again else ()),
         ]  # fmt: skip
-        return [*begin, *([Loop(turn, tuple(body), self.taken.until)] if extent > 1 else []), *end]
+        return [*begin, *([Loop(step, tuple(body), self.taken.until)] if extent > 1 else []), *end]
 
     def _first_copies(self) -> list[Item]:
         """Return the copies of rows, and those for the scores of the first part, as a group."""
@@ -180,9 +152,9 @@ class OverlappedParts:
     def _arrival(self, pending: int, number: Index) -> list[Item]:
         """Return the wait for a part, the oldest `pending` copies; products may read it afterwards."""
         if self.bulk is not None:
-            return [self.bulk.wait(number)]
+            return [self.stages.wait(number)]
         return [*([Wait(pending)] if self.scores.copies.is_asynchronous else ()), ProxyFence(), Barrier()]
 
     def _of_part(self, items: Sequence[Item], at: Index) -> list[Item]:
         """Return the items of the part at a place."""
-        return substitute_parts(items, self.taken.values(at))
+        return substitute_parts(items, {**self.taken.values(at), self.stages.variable: self.stages.stage(at)})

@@ -50,7 +50,7 @@ from ..index_values import value_of
 from ..layout import BlockLayout
 from ..outputs import emit_output
 from ..segment_state import SegmentState
-from .chain_products import ChainProduct, bulk_pipelines, chain_product
+from .chain_products import ChainProduct, bulk_pipelines, chain_product, part_stages, stage_variable
 from .chained_contraction import instance_phase, part_copies, substitute_parts
 from .mask_block_skipping import TakenParts, guard_copies, taken_parts
 from .overlapped_parts import BulkParts, OverlappedParts
@@ -139,7 +139,9 @@ class _Chain:
     def _product(self, state: SegmentState, start: Index, place: Var) -> ChainProduct:
         """Return a contraction whose K block begins at a number of K blocks."""
         column = state.frame.segment.axes[self.chain.column if state is self.first else self.chain.width]
-        return chain_product(state, 0, start, (self.part, place), column)
+        schedule = state.frame.schedule.reductions[0]
+        stage = stage_variable(schedule.stages) if reads_shared_matrices(schedule.mma) else place % schedule.stages
+        return chain_product(state, 0, start, (self.part, place, as_index(stage)), column)
 
     def _loop(self, scores: ChainProduct, sums: ChainProduct, taken: TakenParts) -> list[Item]:
         """Return the loop over parts, with the second operands in a ring of stages."""
@@ -179,16 +181,14 @@ class _Chain:
         (reduction,), until = self.first.frame.segment.reductions, taken.until
         zero = instance_phase(self.first, "zero", [self.first.initialise(reduction)])
         last = as_index(until) if until is not None else Index(self.part.extent - 1)
+        pipelines = bulk_pipelines((scores.rows, scores.copies, sums.copies))
+        stages = part_stages(self.layout, taken, scores.copies.schedule.stages)
+        bulk = None if pipelines is None else BulkParts(pipelines[0], (pipelines[1], pipelines[2]), taken, stages)
         parts = OverlappedParts(
             scores, sums, self.statistics, self.last, taken, last, zero, self._score_epilogue(),
-            weights_register(self.chain), self._bulk_parts(scores, sums, taken),
+            weights_register(self.chain), stages, bulk,
         )  # fmt: skip
         return parts.items()
-
-    def _bulk_parts(self, scores: ChainProduct, sums: ChainProduct, taken: TakenParts) -> BulkParts | None:
-        """Return the bulk copies of all factors, None where threads copy."""
-        pipelines = bulk_pipelines((scores.rows, scores.copies, sums.copies))
-        return None if pipelines is None else BulkParts(pipelines[0], (pipelines[1], pipelines[2]), taken)
 
     def _scores(self, scores: ChainProduct) -> list[Item]:
         """Return the products of a part, and their epilogue into registers."""

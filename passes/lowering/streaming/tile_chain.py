@@ -46,7 +46,7 @@ from ..k_loop import SharedPipeline
 from ..layout import BlockLayout, Tile
 from ..outputs import emit_output
 from ..segment_state import SegmentState
-from .chain_products import ChainProduct, bulk_pipelines, chain_product
+from .chain_products import ChainProduct, bulk_pipelines, chain_product, part_stages, stage_variable
 from .chained_contraction import instance_phase
 from .mask_block_skipping import taken_parts
 from .score_masks import score_masks
@@ -70,7 +70,7 @@ def lower_tile_chain(layout: BlockLayout, states: Sequence[SegmentState]) -> lis
 class _TileChain:
     """Lowering of a chain of two segments in registers.
 
-    `turn` numbers the parts in the order in which they are computed, `tiles` has the staged operands of the first
+    `step` numbers the parts in the order in which they are computed, `tiles` has the staged operands of the first
     segment with their buffers; `numbers` are the values of a row or a column that registers or shared memory hold.
     """
 
@@ -89,14 +89,14 @@ class _TileChain:
         return self.layout.part or Var("part", 1)
 
     @property
-    def turn(self) -> Var:
+    def step(self) -> Var:
         """The variable that numbers parts in the order of computation."""
-        return Var("turn", self.part.extent)
+        return Var("step", self.part.extent)
 
     @property
-    def stages(self) -> int:
-        """Stages of the parts' ring."""
-        return self.first.frame.schedule.reductions[0].stages
+    def stage(self) -> Var:
+        """The variable that stands for the stage of a part."""
+        return stage_variable(self.first.frame.schedule.reductions[0].stages)
 
     def items(self) -> list[Item]:
         """Return all items."""
@@ -113,13 +113,14 @@ class _TileChain:
         ]
         pipelines = bulk_pipelines((*self.rows, *self.rings))
         bulk = None if pipelines is None else (pipelines[: len(self.rows)], pipelines[len(self.rows) :])
-        columns, self.numbers = column_numbers(first, self.chain, self.turn, self.stages) if bulk else ([], {})
+        columns, self.numbers = column_numbers(first, self.chain, self.stage) if bulk else ([], {})
         rows, held = row_numbers(first, self.chain)
         self.numbers |= held
         bounds = tile_bounds(self.layout.group.segments, self.chain.column, self.chain.rows)
         taken = taken_parts(self.layout, last, bounds, least=1)
+        stages = part_stages(self.layout, taken, self.stage.extent)
         parts = TileParts(
-            first, last, taken, self.turn, products, sums, self.rows, self.rings, bulk, columns, self._values(),
+            first, last, taken, stages, products, sums, self.rows, self.rings, bulk, columns, self._values(),
         )  # fmt: skip
         found = [*begin, *rows, *parts.items()]
         for number, output in enumerate(last.frame.segment.outputs):
@@ -137,7 +138,7 @@ class _TileChain:
 
     def _product(self, state: SegmentState, number: int) -> ChainProduct:
         """Return a contraction of a part."""
-        own, parts, staged_again = state is self.first, (self.part, self.turn), None
+        own, parts, staged_again = state is self.first, (self.part, self.step, as_index(self.stage)), None
         again = None if own else self.chain.again[number]
         if again is not None:
             staged_again = partial(self._staged_again, number, again)

@@ -60,9 +60,7 @@ def row_numbers(first: SegmentState, chain: TileChain) -> tuple[list[Item], dict
     return items, values
 
 
-def column_numbers(
-    first: SegmentState, chain: TileChain, turn: Var, stages: int
-) -> tuple[list[ColumnNumbers], dict[Expr, Value]]:
+def column_numbers(first: SegmentState, chain: TileChain, stage: Var) -> tuple[list[ColumnNumbers], dict[Expr, Value]]:
     """Return the bulk copies of numbers of columns, and their values.
 
     Their maps and buffers are declared. Tensors that lie in memory otherwise than their types say are left out.
@@ -82,10 +80,10 @@ def column_numbers(
         if moved or strides[-1] != 1 or map_.faults() or first.aligned[read.tensor] % WIDEST_BYTES:
             continue
         places = tuple(resolve(substitute(i, starts), context) for i in reversed(read.indices))
-        buffer = SharedBuffer(f"{first.frame.prefix}{name}", kind.dtype, pitch * stages, boxed=True)
+        buffer = SharedBuffer(f"{first.frame.prefix}{name}", kind.dtype, pitch * stage.extent, boxed=True)
         layout.maps.append(map_)
         layout.buffers[buffer.name] = buffer
-        address = as_index(turn) % stages * pitch + first.frame.tiles[chain.column]
+        address = as_index(stage) * pitch + first.frame.tiles[chain.column]
         values[read] = Load("shared", buffer.name, address, kind.dtype)
         found.append(ColumnNumbers(map_, places, buffer.name, pitch))
     return found, values

@@ -16,22 +16,15 @@ from ....ir import (
     LANES,
     WARPGROUP,
     Barrier,
-    BulkFetch,
-    DType,
     Guard,
     Index,
     Item,
     Loop,
-    MbarrierArrive,
-    MbarrierInit,
-    MbarrierWait,
-    Producer,
     ProductCommit,
     ProductFence,
     ProductWait,
     ProxyFence,
     RegisterRead,
-    SharedBuffer,
     TurnPass,
     TurnWait,
     Var,
@@ -40,14 +33,13 @@ from ....ir import (
     post_order,
     substitute,
 )
-from ...geometry import PRODUCER_REGISTERS, chained_numbers, producer_share, takes_turns
-from ..k_loop import EMPTY, FULL, BulkPipeline, Multiplication, SharedPipeline, guard_fetch
+from ...geometry import chained_numbers, takes_turns
+from ..k_loop import BulkPipeline, Multiplication, SharedPipeline, guard_fetch
 from ..segment_state import SegmentState
 from ..substitute_phase import substitute_phase
-from .chain_products import ChainProduct
+from .chain_products import ChainProduct, PartStages
 from .chained_contraction import substitute_parts
 from .mask_block_skipping import TakenParts
-from .overlapped_parts import ROWS
 from .tile_numbers import ColumnNumbers
 
 
@@ -55,15 +47,15 @@ from .tile_numbers import ColumnNumbers
 class TileParts:
     """The loop over the parts of a chain.
 
-    `turn` numbers the parts that are `taken`. `rows` are the pipelines of factors that all parts read, `rings` those of
-    a part's, `bulk` their bulk copies, None where threads copy, `columns` the copies of numbers of columns. `values`
-    are the items of each value, with the number of products that they follow.
+    `stages` are those of the parts that are `taken`. `rows` are the pipelines of factors that all parts read, `rings`
+    those of a part's, `bulk` their bulk copies, None where threads copy, `columns` the copies of numbers of columns.
+    `values` are the items of each value, with the number of products that they follow.
     """
 
     first: SegmentState
     last: SegmentState
     taken: TakenParts
-    turn: Var
+    stages: PartStages
     products: Sequence[ChainProduct]
     sums: Sequence[ChainProduct]
     rows: Sequence[SharedPipeline]
@@ -73,43 +65,45 @@ class TileParts:
     values: Sequence[tuple[int, list[Item]]]
 
     @property
-    def stages(self) -> int:
-        """Stages of the parts' ring."""
-        return self.first.frame.schedule.reductions[0].stages
+    def step(self) -> Var:
+        """The variable that numbers the parts that are taken."""
+        return Var("step", self.taken.part.extent)
 
     @property
     def warpgroups(self) -> int:
         """Warpgroups that take turns: all of a block, or none."""
         found = self.first.layout.schedule.threads // (WARPGROUP * LANES)
-        return found if takes_turns(found, self.stages, self.bulk is not None) else 0
+        return found if takes_turns(found, self.stages.count, self.bulk is not None) else 0
 
-    def number(self, turn: Index) -> Index:
-        """Return the part that a turn computes."""
-        return self.taken.first + turn
+    def number(self, step: Index) -> Index:
+        """Return the part of a step."""
+        return self.taken.first + step
 
     def items(self) -> list[Item]:
         """Return the copies ahead, the loop, and the wait for the sums."""
-        turn, until = self.turn, self.taken.until
-        ahead = min(max(self.stages - 1, 1), self.taken.part.extent)
+        step, until = self.step, self.taken.until
+        ahead = min(max(self.stages.count - 1, 1), step.extent)
         begin: list[Item] = []
         if self.bulk is not None:
             self._declare()
-            begin.append(MbarrierWait(ROWS, Index(), Index()))
+            begin.append(self.stages.wait_rows)
         else:
             begin += [item for ring in self.rows for item in ring.fetch(Index()).whole]
             begin += [item for n in range(ahead) for item in self._copies(Index(n))]
-        body = self._turn(as_index(turn) if turn.extent > 1 else Index(), ahead)
-        loop: list[Item] = [Loop(turn, tuple(body), until, until is not None)] if turn.extent > 1 else body
+        body = self._part(as_index(step) if step.extent > 1 else Index(), ahead)
+        loop: list[Item] = [Loop(step, tuple(body), until, until is not None)] if step.extent > 1 else body
         names = tuple(s.product.accumulator for s in self.sums)
-        if last := self.warpgroups:
-            loop = [TurnPass(last - 1, last), TurnWait(), *loop, TurnPass(0, last - 1)]
-        return [*begin, *loop, ProductWait(0, names)]
+        if self.warpgroups:
+            loop = [TurnWait(), *loop, TurnPass(0, self.warpgroups)]
+        last = Index(step.extent - 1) if until is None else as_index(until) - 1
+        ends = [self.stages.release(last)] if self.stages.again else []
+        return [*begin, *loop, *self.stages.release_rows, ProductWait(0, names), *ends]
 
-    def _turn(self, turn: Index, ahead: int) -> list[Item]:
+    def _part(self, step: Index, ahead: int) -> list[Item]:
         """Return the items of a part."""
-        number = self.number(turn)
+        number, values = self.number(step), {self.step: step, self.stages.variable: self.stages.stage(step)}
         accumulators = [p.product.accumulator for p in self.products]
-        found: list[Item] = [*self._arrival(turn, ahead), ProductFence(tuple(accumulators))]
+        found: list[Item] = [*self._arrival(step, ahead), ProductFence(tuple(accumulators))]
         for product in self.products:
             found += product.unfinished
         if self.warpgroups:
@@ -118,10 +112,10 @@ class TileParts:
         for count, phases in self.values:
             if count > done:
                 found.append(ProductWait(len(accumulators) - count, tuple(accumulators[done:count])))
-                found += self._refill(turn, ahead) if done == 0 else []
+                found += self._refill(step, ahead) if done == 0 else []
                 done = count
             found += phases
-        return substitute_parts([*found, *self._issue_sums()], {self.taken.part: number, self.turn: turn})
+        return substitute_parts([*found, *self._issue_sums()], {self.taken.part: number, **values})
 
     def _issue_sums(self) -> list[Item]:
         """Return the items that pack the rows of all sums and issue their products.
@@ -137,61 +131,57 @@ class TileParts:
         turn = [TurnWait()] * (self.warpgroups > 0)
         return [*pack, *turn, ProductFence(tuple(names)), *issue, ProductCommit()]
 
-    def _arrival(self, turn: Index, ahead: int) -> list[Item]:
+    def _arrival(self, step: Index, ahead: int) -> list[Item]:
         """Return the wait for the factors of a part."""
         if self.bulk is not None:
-            return [MbarrierWait(FULL, turn % self.stages, turn // self.stages % 2)]
+            return [self.stages.wait(step)]
         copies = self.rings[0]
         return [*([Wait(ahead - 1)] if copies.is_asynchronous else ()), ProxyFence(), Barrier()]
 
-    def _refill(self, turn: Index, ahead: int) -> list[Item]:
+    def _refill(self, step: Index, ahead: int) -> list[Item]:
         """Return the release of the part before, whose sums have ended, or the copies that take its place."""
-        stages, extent = self.stages, self.taken.part.extent
+        extent = self.taken.part.extent
         if extent == 1:
             return []
         if self.bulk is None:
-            return [Barrier(), *self._copies(turn + ahead)]
-        return [MbarrierArrive(EMPTY, (turn + stages - 1) % stages, (Guard(turn, 1, extent),))]
+            return [Barrier(), *self._copies(step + ahead)]
+        return [self.stages.release(step + self.stages.count - 1, (Guard(step, 1, extent),))]
 
-    def _copies(self, turn: Index) -> list[Item]:
+    def _copies(self, step: Index) -> list[Item]:
         """Return the copies of all threads for a part, where it exists, as a group."""
         found = list[Item]()
-        exists = Guard(turn, 0, self.taken.part.extent)
+        exists = Guard(step, 0, self.taken.part.extent)
         if self.taken.until is not None:
-            exists = Guard(as_index(self.taken.until) - turn - 1, 0, self.taken.until.extent)
+            exists = Guard(as_index(self.taken.until) - step - 1, 0, self.taken.until.extent)
         for ring in self.rings:
-            for item in ring.fetch(turn).whole:
-                moved = substitute_phase(item, {self.taken.part: self.number(turn)})
+            for item in ring.fetch(step).whole:
+                moved = substitute_phase(item, {self.taken.part: self.number(step)})
                 found.append(guard_fetch(moved, exists))
         return [*found, *self.rings[0].commit]
 
     def _declare(self) -> None:
         """Declare the producer, which copies the rows and all parts."""
         assert self.bulk is not None
-        layout, (rows, rings), stages, turn = self.first.layout, self.bulk, self.stages, self.turn
-        copied = tuple(copy for p in rows for copy in p.copies(Index(), Index()))
-        fetch: list[Item] = [BulkFetch(ROWS, Index(), sum(p.nbytes for p in rows), copied)]
-        at = as_index(turn) if turn.extent > 1 else Index()
+        state, (rows, rings), step = self.first, self.bulk, self.step
+        at = as_index(step) if step.extent > 1 else Index()
+        stage, values = self.stages.stage(at), {self.taken.part: self.number(at)}
         copies = tuple(
-            evolve(copy, coordinates=tuple(substitute(c, {self.taken.part: self.number(at)}) for c in copy.coordinates))
+            evolve(copy, coordinates=tuple(substitute(c, values) for c in copy.coordinates))
             for p in rings
-            for copy in p.copies(self.number(at) if p.ring.state is self.last else Index(), at % stages)
+            for copy in p.copies(self.number(at) if p.ring.state is self.last else Index(), stage)
         )
-        copies += tuple(c.copy(at % stages, {self.taken.part: self.number(at)}) for c in self.columns)
+        copies += tuple(c.copy(stage, values) for c in self.columns)
         nbytes = sum(p.nbytes for p in rings) + sum(c.map.nbytes for c in self.columns)
-        part = BulkFetch(FULL, at % stages, nbytes, copies)
-        free = MbarrierWait(EMPTY, at % stages, (at // stages + 1) % 2)
-        fetch += [Loop(turn, (free, part), self.taken.until)] if turn.extent > 1 else [part]
+        part = self.stages.fetch(at, nbytes, copies)
+        loop = (Loop(step, part, self.taken.until),) if step.extent > 1 else part
         held = chained_numbers(*(
             prod(d.thread for d in s.frame.schedule.dims) * len(s.frame.segment.reductions)
             for s in (self.first, self.last)
         ))  # fmt: skip
-        own, others = map(int, producer_share(layout.schedule.threads, held, self.first.target.registers_per_sm))
-        layout.producer.append(Producer(tuple(fetch), own, PRODUCER_REGISTERS if others else 0, others))
-        sizes = ((FULL, stages), (EMPTY, stages), (ROWS, 1))
-        layout.buffers |= {name: SharedBuffer(name, DType.U64, count) for name, count in sizes}
-        warps = layout.schedule.threads // LANES
-        layout.opening += [MbarrierInit(FULL, 1), MbarrierInit(EMPTY, warps), MbarrierInit(ROWS, 1), Barrier()]
+        if last := self.warpgroups:
+            state.layout.opening.append(TurnPass(last - 1, last))
+        items = (*self.stages.fetch_rows(rows), *loop)
+        self.stages.declare(state.layout, items, held, state.target.registers_per_sm)
 
 
 def _register(product: Multiplication) -> str:
