@@ -26,6 +26,7 @@ from ..geometry import (
     MIN_PRODUCT_STAGES,
     ScheduleParameter,
     SegmentTemplate,
+    fills_ring,
     interleaved_instructions,
     main_read,
     mma_operands,
@@ -124,7 +125,8 @@ def warpgroup_parameters(
     They are warpgroups and instructions of one along the rows, columns of an instruction, and stages. A K block is a
     row of 128 bytes, or the whole depth. Neighbours of a lane along the columns are elements of several parts of an
     instruction: by the order of its columns where their factor lies along the depth, else by an exchange among lanes.
-    One thread may stage both operands by bulk copies, for the tiles of a block in turn where the grid is persistent.
+    One thread may stage both operands by bulk copies, for the tiles of a block in turn where the grid is persistent:
+    then stages may be more than K blocks.
     """
     atom, (reduction,) = MMA_INSTRUCTIONS[structure.mma], segment.reductions
     for d, axes in enumerate(structure.dims):
@@ -158,7 +160,8 @@ def warpgroup_parameters(
     yield ScheduleParameter.of(f"{prefix}c0", block_depths(structure, reduction))
     yield ScheduleParameter.of(f"{prefix}reduction_threads", (1,))
     trips = -(-prod(a.extent for a in structure.loops[0]) // block_depth(structure, reduction))
-    stages = [s for s in MMA_STAGES if s >= min(MIN_PRODUCT_STAGES, trips) and (s <= trips or s < 2 * trips - 2)]
+    beyond = structure.bulk and not coarse
+    stages = [s for s in MMA_STAGES if s >= min(MIN_PRODUCT_STAGES, trips) and (beyond or fills_ring(s, trips))]
     rings = tuple((s, 0) for s in stages[: 2 if coarse else None])
     yield ScheduleParameter((f"{prefix}stages", f"{prefix}prefetch"), rings)
     yield cache_parameter(prefix, target, coarse)
