@@ -62,7 +62,7 @@ def teams_of(tma: Count) -> Count:
 
 
 def fills_ring(stages: Count, trips: Count) -> Count:
-    """Return whether the K blocks of one tile fill a ring of several stages, or nearly so."""
+    """Return whether the K blocks of a tile fill so many stages."""
     return np.less_equal(stages, trips) | np.less(stages, 2 * trips - 2)
 
 
