@@ -14,8 +14,8 @@ import numpy as np
 from attrs import evolve
 
 from ...ir import (
-    PERSISTENT,
     LANES,
+    PERSISTENT,
     WARPGROUP,
     WITH_PRODUCER,
     Expr,
