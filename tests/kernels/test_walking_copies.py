@@ -104,7 +104,7 @@ def test_walks_within_groups_opencl(groups: int, form: int) -> None:
 
 
 def piece_of_gradient(places: int, kind: DType = DType.BF16) -> FusedGroup:
-    """Return pixels of a strided gradient, with so many places of its window."""
+    """Return pixels of a strided gradient with some places of its window."""
     n, h, w, c, k, r = (Var(name, extent) for name, extent in zip("nhwckr", (2, 7, 6, 64, 128, places), strict=True))
     place = as_index(w) - r + (places - 1)
     image = Read("x", (as_index(n), as_index(h), place, as_index(k)), () if places == 1 else (Guard(place, 0, 6),))
