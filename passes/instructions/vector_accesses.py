@@ -48,12 +48,16 @@ def select_vector_load(node: Load, var: Var, context: SelectionContext) -> Vecto
 
 
 def select_vector_store(node: Store, var: Var, context: SelectionContext) -> VectorStore | None:
-    """Return the store of all elements along a variable as equal vectors."""
-    width = context.width(node.dtype, var.extent)
-    guards = _whole_guards(node, var, width, context)
-    if guards is None:
+    """Return the store along a variable as equal vectors, the longest ones."""
+    guards = vector_guards(node.guards, var)
+    if guards is None or var not in own_variables(node):
         return None
-    return VectorStore(node.space, node.buffer, node.address, node.value, node.dtype, var, width, guards)
+    aligned, width = context.alignment(node.space, node.buffer), context.width(node.dtype, var.extent)
+    for n in (n for n in vector_widths(node.dtype) if 1 < n <= width and var.extent % n == 0):
+        pieces = (range(first, first + n) for first in range(0, var.extent, n))
+        if aligned % (n * node.dtype.size) == 0 and all(vector_piece(node.address, (), var, each) for each in pieces):
+            return VectorStore(node.space, node.buffer, node.address, node.value, node.dtype, var, n, guards)
+    return None
 
 
 def select_addition(node: Store, var: Var, context: SelectionContext) -> Store | None:
