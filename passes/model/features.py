@@ -15,7 +15,6 @@ from attrs import evolve
 
 from ...ir import (
     LANES,
-    PERSISTENT,
     WARPGROUP,
     WITH_PRODUCER,
     Expr,
@@ -177,12 +176,11 @@ def _buffers_ahead(part: Geometry, chained: bool) -> Count:
     """Return the stages of a pipeline, without one that unfinished products still read.
 
     The two rings of a chain have none, unless a producer fills stages of both factors; a loop whose stages are never
-    filled again has none. All stages of a persistent grid are counted.
+    filled again has none.
     """
     if not reads_shared_matrices(part.structure.mma):
         return part.loop.stages
-    refilled = np.greater(product(part.trips), part.loop.stages) & np.less(part.loop.tma, PERSISTENT)
-    read = np.greater(part.loop.tma, 0) if chained else refilled
+    read = np.greater(part.loop.tma, 0) if chained else np.greater(product(part.trips), part.loop.stages)
     return part.loop.stages - np.where(read, 1, 0)
 
 

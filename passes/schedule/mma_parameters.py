@@ -160,10 +160,10 @@ def warpgroup_parameters(
     yield ScheduleParameter.of(f"{prefix}c0", block_depths(structure, reduction))
     yield ScheduleParameter.of(f"{prefix}reduction_threads", (1,))
     trips = -(-prod(a.extent for a in structure.loops[0]) // block_depth(structure, reduction))
-    beyond = structure.bulk and not coarse
-    stages = [s for s in MMA_STAGES if s >= min(MIN_PRODUCT_STAGES, trips) and (beyond or fills_ring(s, trips))]
-    rings = tuple((s, 0) for s in stages[: 2 if coarse else None])
-    yield ScheduleParameter((f"{prefix}stages", f"{prefix}prefetch"), rings)
+    stages = [s for s in MMA_STAGES if s >= min(MIN_PRODUCT_STAGES, trips)]
+    filled = [s for s in stages if fills_ring(s, trips)][: 2 if coarse else None]
+    further = [s for s in stages if structure.bulk and not fills_ring(s, trips)][: 1 if coarse else None]
+    yield ScheduleParameter((f"{prefix}stages", f"{prefix}prefetch"), tuple((s, 0) for s in sorted(filled + further)))
     yield cache_parameter(prefix, target, coarse)
     yield ScheduleParameter.of(f"{prefix}order", (2,))
     if structure.bulk:
