@@ -87,6 +87,7 @@ from .shared_matrices import (
     MatrixTile,
     chained_numbers,
     exchanges_lanes,
+    fills_ring,
     keeps_row_order,
     matrix_tile,
     producer_share,

@@ -61,6 +61,11 @@ def teams_of(tma: Count) -> Count:
     return np.where(np.equal(tma, ALTERNATING), TEAMS, 1)
 
 
+def fills_ring(stages: Count, trips: Count) -> Count:
+    """Return whether the K blocks of a tile fill so many stages."""
+    return np.less_equal(stages, trips) | np.less(stages, 2 * trips - 2)
+
+
 def producer_share(threads: Count, sums: Count, registers: int) -> tuple[Count, Count]:
     """Return a producer's threads, and the registers of each other thread.
 

@@ -26,6 +26,7 @@ from ...ir import (
     Guard,
     Load,
     Store,
+    Value,
     Var,
     VectorLoad,
     VectorStore,
@@ -53,19 +54,29 @@ def select_vector_load(node: Load, var: Var, context: SelectionContext) -> Vecto
 
 
 def select_vector_store(node: Store, var: Var, context: SelectionContext) -> VectorStore | None:
-    """Return the store of all elements along a variable as equal vectors."""
-    width = context.width(node.dtype, var.extent)
-    guards = _whole_guards(node, var, width, context)
-    if guards is None:
+    """Return the store along a variable as equal vectors, the longest ones."""
+    guards = vector_guards(node.guards, var)
+    if guards is None or var not in own_variables(node):
         return None
-    value, conversion = node.value, ""
-    if isinstance(value, Convert) and width * node.dtype.size % WORD_BYTES == 0:
-        kinds = node.dtype, value.arg.dtype
-        conversion = next((c for c in context.instructions if PACKED_CONVERSIONS.get(c) == kinds), "")
-        value = value.arg if conversion else value
-    return VectorStore(
-        node.space, node.buffer, node.address, value, node.dtype, var, width, guards, conversion=conversion
-    )
+    aligned, width = context.alignment(node.space, node.buffer), context.width(node.dtype, var.extent)
+    for n in (n for n in vector_widths(node.dtype) if 1 < n <= width and var.extent % n == 0):
+        pieces = (range(first, first + n) for first in range(0, var.extent, n))
+        if aligned % (n * node.dtype.size) == 0 and all(vector_piece(node.address, (), var, each) for each in pieces):
+            value, conversion = _packed_value(node, n, context)
+            return VectorStore(
+                node.space, node.buffer, node.address, value, node.dtype, var, n, guards, conversion=conversion
+            )
+    return None
+
+
+def _packed_value(node: Store, width: int, context: SelectionContext) -> tuple[Value, str]:
+    """Return the value of a store of vectors, and the conversion of pairs that it takes."""
+    value = node.value
+    if not isinstance(value, Convert) or width * node.dtype.size % WORD_BYTES:
+        return value, ""
+    kinds = node.dtype, value.arg.dtype
+    conversion = next((c for c in context.instructions if PACKED_CONVERSIONS.get(c) == kinds), "")
+    return (value.arg if conversion else value), conversion
 
 
 def select_addition(node: Store, var: Var, context: SelectionContext) -> Store | None:

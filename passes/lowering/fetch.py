@@ -56,12 +56,14 @@ def fetch_phase(
     thread: Var,
     name: str,
     asynchronous: bool,
+    cached: bool,
     widest: int,
     aligned: Mapping[str, int],
 ) -> Phase:
     """Return the phase that fills one stage of a tile.
 
     `slot` is the stage's number, `widest` the bytes of the widest access, `aligned` those that tensors are aligned to.
+    Asynchronous copies that are `cached` leave the data in L1.
     """
     context = evolve(context, binding=AxisBinding({}, (), (), {}), extra=tile.valid)
     order = traversal(tile, context)
@@ -77,7 +79,7 @@ def fetch_phase(
     # Where no value is loaded from the tile, elements too narrow for a copy are moved as bits, not as numbers.
     copies = copies and (tile.matrix is not None or width * buffer.dtype.size >= MIN_COPY_BYTES)
     unrolled = tuple(v for v in unrolled if v.extent > 1)
-    return Phase("fetch", name, (store,), unrolled, shares, (), copies, copies and tile.staging.l1)
+    return Phase("fetch", name, (store,), unrolled, shares, (), copies, copies and cached)
 
 
 def _widths(value: Value, dtype: DType, copies: bool, widest: int, aligned: Mapping[str, int]) -> tuple[int, ...]:

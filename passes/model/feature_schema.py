@@ -92,7 +92,7 @@ class Features:
     waited: Count = _sum("cycles of shared memory that tensor cores wait for: those of fragments not loaded ahead")
     scatter: Count = _sum("cycles in which fetches store tiles turned round")
     lines: Count = _sum("memory lines that direct loads and stores of warps touch; none where lanes load one by one")
-    walked: Count = _sum("lines of pixels that bulk copies by walks bring")
+    boxed: Count = _sum("lines of shared memory that bulk copies bring")
     shuffles: Count = _sum("words that warps pass between their lanes, an instruction each")
     partial: Count = _sum("bytes of sectors that stores and direct loads of warps touch and do not move")
     # Traffic

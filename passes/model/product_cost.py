@@ -6,8 +6,10 @@ meanwhile:
     time = max(blocks * (latency + max(products and L2 traffic, arrivals) + epilogue), DRAM)
 
 Resident blocks hide each other's latency, not more: measured times of two blocks on an SM are those of one after the
-other. The producer of a persistent grid hides all latencies but the first. Products and traffic are added, as long
-products are limited by power. Neighbouring blocks fetch a common tile at about the same time: L2 serves both at once.
+other. The producer of a persistent grid hides all latencies but the first; where stages hold whole tiles, each is empty
+while lines of its next K block pass through L2. A copy brings a line of shared memory at once, of 32 to 128 bytes.
+Products and traffic are added, as long products are limited by power. Neighbouring blocks fetch a common tile at about
+the same time: L2 serves both at once.
 
 Chains in registers begin and end likewise: nothing is computed as the first part arrives, and as the last is stored.
 """
@@ -40,9 +42,11 @@ def product_seconds(features: Features, blocks: Count, resident: Count, dram: Co
     barriers = waves * costs.bulk_barrier * features.barriers / target.clock
     work = costs.bulk_tensor * tensor + costs.bulk_l2 * through
     work = work + _promotion_seconds(features, blocks, resident, target)
-    walked = blocks * costs.bulk_walk * features.walked / target.clock
+    brought = blocks * costs.bulk_box_line * features.boxed / target.clock
     waiting = waves * costs.bulk_arrival * target.dram_latency * features.rounds
-    arrival = np.maximum(walked, (waiting + walked) / _blocks_ahead(features))
+    whole = np.greater_equal(features.bulk, PERSISTENT) & np.less_equal(features.rounds, features.stages)
+    filling = waiting + np.where(whole, brought + through, 0.0)
+    arrival = np.maximum(brought, filling / _blocks_ahead(features))
     warps = resident * ceil_div(features.threads, target.warp_size)
     slow = costs.bulk_epilogue * np.maximum(1.0, costs.bulk_epilogue_warps / warps) ** costs.bulk_epilogue_power
     slots = (features.issue - features.promoted) / (target.warp_size * target.issue_per_clock)

@@ -18,6 +18,7 @@ from ...ir import (
     LANES,
     MATH_MODES,
     MMA_INSTRUCTIONS,
+    PERSISTENT,
     WARPGROUP,
     FusedGroup,
     ReduceDim,
@@ -34,10 +35,12 @@ from ...ir import (
 from ..geometry import (
     Geometry,
     SegmentTemplate,
+    fills_ring,
     held_swizzle,
     is_held,
     main_read,
     mma_operands,
+    product,
     reads_shared_matrices,
     side_swizzle,
     widest_swizzle,
@@ -109,6 +112,14 @@ def check_bulk_copies_fit(sizes: ScheduleSizes) -> Iterator[Finding]:
     for part, segment in zip(sizes.parts, sizes.group.segments, strict=True):
         if not reads_shared_matrices(part.structure.mma):
             continue
+        if part.structure.bulk:
+            stages, trips = part.loop.stages, product(part.trips)
+            yield (
+                np.less(part.loop.tma, PERSISTENT) & np.logical_not(fills_ring(stages, trips)),
+                "{} stages of {} K blocks",
+                stages,
+                trips,
+            )
         if not np.any(part.loop.tma):
             continue
         alternating = np.equal(part.loop.tma, ALTERNATING)

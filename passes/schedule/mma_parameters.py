@@ -26,6 +26,7 @@ from ..geometry import (
     MIN_PRODUCT_STAGES,
     ScheduleParameter,
     SegmentTemplate,
+    fills_ring,
     interleaved_instructions,
     main_read,
     mma_operands,
@@ -124,7 +125,8 @@ def warpgroup_parameters(
     They are warpgroups and instructions of one along the rows, columns of an instruction, and stages. A K block is a
     row of 128 bytes, or the whole depth. Neighbours of a lane along the columns are elements of several parts of an
     instruction: by the order of its columns where their factor lies along the depth, else by an exchange among lanes.
-    One thread may stage both operands by bulk copies, for the tiles of a block in turn where the grid is persistent.
+    One thread may stage both operands by bulk copies, for the tiles of a block in turn where the grid is persistent:
+    then stages may be more than K blocks.
     """
     atom, (reduction,) = MMA_INSTRUCTIONS[structure.mma], segment.reductions
     for d, axes in enumerate(structure.dims):
@@ -158,9 +160,10 @@ def warpgroup_parameters(
     yield ScheduleParameter.of(f"{prefix}c0", block_depths(structure, reduction))
     yield ScheduleParameter.of(f"{prefix}reduction_threads", (1,))
     trips = -(-prod(a.extent for a in structure.loops[0]) // block_depth(structure, reduction))
-    stages = [s for s in MMA_STAGES if s >= min(MIN_PRODUCT_STAGES, trips) and (s <= trips or s < 2 * trips - 2)]
-    rings = tuple((s, 0) for s in stages[: 2 if coarse else None])
-    yield ScheduleParameter((f"{prefix}stages", f"{prefix}prefetch"), rings)
+    stages = [s for s in MMA_STAGES if s >= min(MIN_PRODUCT_STAGES, trips)]
+    filled = [s for s in stages if fills_ring(s, trips)][: 2 if coarse else None]
+    further = [s for s in stages if structure.bulk and not fills_ring(s, trips)][: 1 if coarse else None]
+    yield ScheduleParameter((f"{prefix}stages", f"{prefix}prefetch"), tuple((s, 0) for s in sorted(filled + further)))
     yield cache_parameter(prefix, target, coarse)
     yield ScheduleParameter.of(f"{prefix}order", (2,))
     if structure.bulk:

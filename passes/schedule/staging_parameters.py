@@ -116,7 +116,7 @@ def check_fragment_sets(sizes: ScheduleSizes) -> Iterator[Finding]:
 
 
 def check_cached_copies(sizes: ScheduleSizes) -> Iterator[Finding]:
-    """Only pipelined copies of threads have a cache policy: loads always cache."""
+    """Only pipelined copies of threads have a cache policy: others always cache."""
     for part in (p for p in sizes.parts if p.structure.stages_any):
         alone = np.logical_and(part.staging.l1, np.less_equal(part.loop.stages, 1))
         yield alone, "operands that are cached need a ring of at least 2 buffers"

@@ -106,6 +106,16 @@ def test_shallow_loops_refill_no_stage_opencl(stages: int, depth: int, form: int
     check(_device("opencl"), SMALL_GPU, group, schedule)
 
 
+@needs_opencl
+@pytest.mark.parametrize("form", [3, 4])
+@pytest.mark.parametrize(("stages", "depth"), [(2, 40), (3, 104), (4, 128), (8, 192)])
+def test_stages_hold_further_tiles_opencl(stages: int, depth: int, form: int) -> None:
+    group = halves((1, 320, 128, depth), (True, False))
+    schedule = with_tma(point(group, (True, False), stages=stages), form)
+    assert check_barriers(lower(group, schedule, {}, SMALL_GPU)) == ()
+    check(_device("opencl"), SMALL_GPU, group, schedule)
+
+
 def test_a_refilled_pipeline_has_three_stages() -> None:
     group = halves((1, 128, 64, 192), (True, True))
     assert any(

@@ -82,6 +82,12 @@ def test_guards_of_whole_vectors_lose_the_axis() -> None:
     assert "vector_load" not in select_phase("phase exit p unroll u", lines.replace("96", "95"))
 
 
+@pytest.mark.parametrize("place", ["6*tid + u", "10*((2*tid + (u // 2)) % 7) + (u % 2)"])
+def test_stores_across_rows_are_shorter_vectors(place: str) -> None:
+    lines = f"%0: f32 = load global x[4*tid + u]\nstore global y[{place}]: f32 = %0"
+    assert "over u by 2" in select_phase("phase exit p unroll u", lines).splitlines()[-1]
+
+
 def test_elements_of_an_odd_pitch_move_singly() -> None:
     assert "vector" not in select_phase(
         "phase exit p unroll u", COPY.replace("shared s", "global y").replace("4*t", "5*t")

@@ -103,6 +103,38 @@ def test_walks_within_groups_opencl(groups: int, form: int) -> None:
     check(_device("opencl"), H200, group, with_tma(schedule, form))
 
 
+def piece_of_gradient(places: int, kind: DType = DType.BF16) -> FusedGroup:
+    """Return pixels of a strided gradient with some places of its window."""
+    n, h, w, c, k, r = (Var(name, extent) for name, extent in zip("nhwckr", (2, 7, 6, 64, 128, places), strict=True))
+    place = as_index(w) - r + (places - 1)
+    image = Read("x", (as_index(n), as_index(h), place, as_index(k)), () if places == 1 else (Guard(place, 0, 6),))
+    weight = Read("f", (as_index(k), as_index(1), as_index(r) * 2 + (2 - places), as_index(c)))
+    axes = tuple(map(as_index, (n, h, w, c)))
+    total = Reduction("t", (r, k)[places == 1 :], "sum", call("mul", image, weight), "")
+    segment = Segment((n, h, w, c), (total,), (Output("y", axes, Read("t", axes)),))
+    types = {name: TensorType(DType.F32, (2, 7, 6, 64)) for name in "ty"}
+    types |= {"x": TensorType(kind, (2, 7, 6, 128)), "f": TensorType(kind, (128, 3, 3, 64))}
+    return FusedGroup((segment,), types, ("x", "f"), ("y",))
+
+
+@needs_opencl
+@pytest.mark.parametrize("places", [1, 2])
+def test_tiles_begin_within_a_tensor_opencl(places: int) -> None:
+    group = piece_of_gradient(places)
+    schedule = walking_points(group)[0]
+    check(_device("opencl"), H200, group, schedule)
+    (weight,) = (m for m in lower(group, schedule, {}, H200).maps if m.tensor == "f")
+    assert weight.dims[-1] == 2
+
+
+@needs_cuda
+@pytest.mark.parametrize("places", [1, 2])
+def test_tiles_begin_within_a_tensor_cuda(places: int) -> None:
+    group = piece_of_gradient(places)
+    for schedule in walking_points(group)[:6]:
+        check(_device("cuda"), H200, group, schedule)
+
+
 @needs_cuda
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("shape", CASES, ids=str)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
@@ -11,6 +12,7 @@ from cuts.ir.types import DType
 from cuts.passes.model import features_of
 from cuts.passes.model.cost_model import estimate_time
 from cuts.passes.model.lower_bound import lower_bound
+from cuts.passes.schedule.selection.enumerate import columns_at, evaluate
 from cuts.passes.schedule.space import make_space
 from cuts.passes.split.split_reduction import split_reduction
 from cuts.tests.kernels.test_bulk_copies import with_tma
@@ -57,6 +59,38 @@ def test_bound_lets_neighbours_share_reads_of_threads() -> None:
     """Measured on an H200: 604 MB through L2 in 64.6 us, as 64 blocks of a row copy one tile at the same time."""
     group, schedule = square_point(2048, (2, 2, 32), 4, 0, 1)
     assert float(lower_bound(features_of(group, schedule, H200), H200).time) * 1e6 < 64.58
+
+
+def gradient_point(columns: int, stages: int, swizzle: int = 128) -> tuple[FusedGroup, Schedule]:
+    """Return a gradient of 544 channels from 128, for teams."""
+    group = product_group(FORMATS["bf16"], (1, 12544, 544, 128), DType.BF16)
+    schedule = point(group, (True, False), (128, swizzle), atoms=2, columns=columns, vector=8, stages=stages)
+    return group, with_tma(schedule, 4)
+
+
+def test_a_ring_of_one_tile_waits() -> None:
+    ones = [seconds(*gradient_point(96, stages, 64)) * 1e6 for stages in (2, 4)]
+    assert ones[0] == pytest.approx(13.0, rel=0.2)
+    assert ones[1] < 0.8 * ones[0]
+
+
+def test_narrow_lines_take_as_long_as_wide_ones() -> None:
+    group, _ = gradient_point(64, 4)
+    wide, narrow = (features_of(group, gradient_point(n, 4, s)[1], H200) for n, s in ((64, 128), (96, 64)))
+    assert float(wide.boxed) == 2 * (128 + 64)  # two K blocks
+    assert float(narrow.boxed) == 2 * (128 + 3 * 64)
+
+
+def test_only_persistent_grids_have_stages_for_further_tiles() -> None:
+    group, _ = gradient_point(64, 4)
+    space = make_space(group, H200)
+    for template in space.templates:
+        if not template.segments[0].bulk:
+            continue
+        batch = evaluate(space, template, columns_at(template, np.arange(0, template.size, 7)), 0)
+        stages, form = (np.broadcast_to(batch.columns[f"s0.{x}"], batch.shape)[batch.legal] for x in ("stages", "tma"))
+        assert set(stages[form < 3]) == {2}
+        assert {4, 6} < set(stages[form >= 3])
 
 
 def test_parts_of_a_depth_are_boxes() -> None:

@@ -209,6 +209,7 @@ class SharedPipeline:
                 layout.thread,
                 name,
                 self._copies_past_registers(tile, buffer) and self.is_asynchronous,
+                bool(tile.staging.l1) or self.schedule.stages == 1,  # other blocks of the SM read the same tile
                 self.state.target.vector_bytes,
                 self.state.aligned,
             ),

@@ -10,6 +10,9 @@ Elements of k past its end are 0. A row or column past the end may be another on
 the rows are not divisible into tiles, one that is copied once, or lies along its side, is several boxes of the first
 digit, one for each value of the others. Axes of k that are no run are dims, if a K block lies within the last one.
 
+A tile that begins further on in its tensor, as one place of a window or a slice, has a coordinate of 1 along a dim of
+that step.
+
 An element of an integer tensor that is equal for the whole tile adds to the coordinate of the first digit with its
 step, or has a dim of its own, or extends a run, which ends where the guard of its read does:
 
@@ -64,13 +67,14 @@ class TensorBox:
 
     A tile has a box at each of some `rows` from its first row, in the order of shared memory. `outer` has, by the axis
     (`deep` or not), the coordinate that counts `step` elements of it; `others` the steps of further variables, of
-    quotients of them, and of elements of integer tensors, in coordinates. Axes of k that are no run are `depth`: a box
-    lies along the last one of them.
+    quotients of them, and of elements of integer tensors, in coordinates; `begins` the coordinates without all these.
+    Axes of k that are no run are `depth`: a box lies along the last one of them.
     """
 
     map: TensorMap
     outer: Mapping[bool, tuple[int, int]]
     others: tuple[tuple[int, Primary, int], ...]
+    begins: tuple[int, ...]
     rows: tuple[int, ...] = (0,)
     depth: tuple[Var, ...] = ()
 
@@ -79,7 +83,7 @@ class TensorBox:
 
         It is row or column `along`, at place `deep` of k.
         """
-        found = [Index() for _ in self.map.dims]
+        found = [*map(Index, self.begins)]
         if self.depth:
             numbers = delinearise(deep, [v.extent for v in self.depth])
             places, deep = {**places, **dict(zip(self.depth, numbers, strict=True))}, numbers[-1]
@@ -95,17 +99,19 @@ class TensorBox:
 
 @define
 class _Dims:
-    """Dims of a map: sizes, strides in elements, elements of the box, and primaries that walk along one."""
+    """Dims of a map: sizes, strides in elements, elements of the box, first places, and primaries that walk along."""
 
     sizes: list[int] = field(factory=list)
     strides: list[int] = field(factory=list)
     box: list[int] = field(factory=list)
+    begins: list[int] = field(factory=list)
     others: list[tuple[int, Primary, int]] = field(factory=list)
 
-    def append(self, size: int, stride: int, elements: int = 1) -> None:
+    def append(self, size: int, stride: int, elements: int = 1, begin: int = 0) -> None:
         self.sizes.append(size)
         self.strides.append(stride)
         self.box.append(elements)
+        self.begins.append(begin)
 
     def tensor_map(self, name: str, tensor: str, dtype: DType, swizzle: int) -> TensorMap:
         """Return the map of these dims of a tensor."""
@@ -140,7 +146,7 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
     looked_up = _lookups(read, address, moving)
     still = [(p, n) for p, n in address.terms if not isinstance(p, (Var, Indirect)) and not _variables(p) & moving]
     found = len(steps) + len(looked_up or ()) + len(still)
-    if looked_up is None or address.const or found != len(address.terms) or dtype.size != tile.layout.size:
+    if looked_up is None or address.const < 0 or found != len(address.terms) or dtype.size != tile.layout.size:
         return None
     pitch, depth = {deep: _run_pitch(axes[deep], steps) for deep in axes}, tuple[Var, ...]()
     if pitch[True] is None and axes[True][-1].extent % loop.dims[0].block_k == 0:
@@ -182,11 +188,13 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
     numbers = [*((steps[v], v.extent, v) for v in rest), *((pace, _end_of(p), p) for p, pace in still)]
     for pace, extent, number in sorted(numbers, key=lambda each: each[0]):
         boxed.append_number(number, extent, pace, runs)
+    if address.const:
+        boxed.append(2, address.const, begin=1)
     result = boxed.tensor_map(name, read.tensor, dtype, tile.layout.swizzle)
     several = len(rows) > 1 or lines_of(tile, loop)[0] > 1
     if result.faults() or (several and result.nbytes % BOX_BYTES):
         return None
-    return TensorBox(result, outer, tuple(boxed.others), rows, depth)
+    return TensorBox(result, outer, tuple(boxed.others), tuple(boxed.begins), rows, depth)
 
 
 def _split_rows(digits: Sequence[TileDigit]) -> tuple[list[TileDigit], tuple[int, ...]]:

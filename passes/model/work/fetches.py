@@ -91,7 +91,7 @@ def fill(
     in_bulk = geometry.loop.tma if reads_shared_matrices(geometry.structure.mma) else None
     if in_bulk is not None:  # one thread copies the whole tile
         cost, ways = np.where(in_bulk, 1.0 / tile.count, cost), np.where(in_bulk, 1.0, ways)
-        totals.add("walked", np.where(in_bulk, moved / _walked_line(main, tile, geometry), 0.0))
+        totals.add("boxed", np.where(in_bulk, moved / _line_of_box(main, tile, geometry), 0.0))
     past = (
         np.less_equal(cost, 1.0 / together) & np.greater(geometry.loop.stages, 1) & np.equal(geometry.staging.l1, 0)
         if totals.target.async_copy
@@ -122,18 +122,20 @@ def fill(
     return main
 
 
-def _walked_line(main: Read, tile: StagedTile, geometry: Geometry) -> Count:
-    """Return the channels of a pixel that a walk brings at once.
+def _line_of_box(main: Read, tile: StagedTile, geometry: Geometry) -> Count:
+    """Return the elements of a line of shared memory that bulk copies bring at once: those of the widest swizzle.
 
-    Boxes count as one line without end.
+    Pixels of a window bring channels of one place.
     """
-    loops = geometry.structure.reduces[tile.reduction]
-    reduced = [a for k in loops for a in geometry.structure.loops[k] if a.extent > 1]
+    structure, line = geometry.structure, max(SWIZZLES) // tile.size
+    reduced = [a for a in structure.loops[0] if a.extent > 1]
     used = [{v for v in variables(index) if v.extent > 1} for index in main.indices]
-    windowed = any(axes & {*reduced} and axes - {*reduced} for axes in used)
-    if not windowed or reduced[-1] not in used[-1]:
-        return np.inf
-    return np.gcd(reduced[-1].extent, max(SWIZZLES) // tile.size)
+    if used[-1] & {*reduced}:
+        windowed = any(axes & {*reduced} and axes - {*reduced} for axes in used)
+        return np.gcd(reduced[-1].extent if windowed else geometry.block_k[0], line)
+    d = structure.rows if used[-1] & {*structure.dims[structure.rows]} else structure.columns
+    axes = [a.extent for a in structure.dims[d] if a.extent > 1]
+    return np.gcd(np.gcd(geometry.block[d], axes[-1] if len(axes) > 1 else line), line)
 
 
 def _copies_narrow(dtype: DType, totals: Totals) -> bool:
