@@ -69,6 +69,12 @@ def values(shape: tuple[int, int]) -> np.ndarray[Any, Any]:
     return found
 
 
+def test_integers_have_no_nan(registry: Registry) -> None:
+    for dtype, wanted in ((DType.U8, 1), (DType.I32, 1), (DType.F16, 0)):
+        marked = mark_sorts(program_of(registry, "without_nan", dtype=dtype)).statements
+        assert sum(s.along is not None for s in marked) == wanted, dtype
+
+
 @pytest.mark.parametrize("name", BEFORE)
 def test_a_comparison_is_an_order_by_its_results(name: str, registry: Registry) -> None:
     program, wanted = program_of(registry, name), BEFORE[name][1]

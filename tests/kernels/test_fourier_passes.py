@@ -121,6 +121,29 @@ def test_passes_are_one_kernel(op: str, shape: tuple[int, ...], attributes: dict
     assert _check(next(_graphs(op, shape, **attributes)), oracle) == 1
 
 
+@needs_opencl
+def test_tensors_of_long_passes_share_a_buffer() -> None:
+    """Threads hold the values of the middle pass until all have read."""
+    rows, n = 3, 1000
+    graph = next(_graphs("dft", (rows, n, 2), axis=1))
+    plan = build_graph(graph, Spec(REGISTRY, {}), find_target("opencl"), CompileOptions())
+    (kernel,) = plan.kernels
+    assert kernel.shared_bytes <= 1.3 * rows * n * 8
+    x = _numbers((rows, n, 2)).astype(np.float32)
+    (found,) = plan.run({"x": x}).values()
+    wanted = _pairs(np.fft.fft(_complex(np.asarray(x, np.float64)), axis=1))
+    assert np.abs(found - wanted).max() <= 2.0**-20 * np.abs(wanted).max()
+
+
+def test_four_steps_are_two_coalesced_kernels() -> None:
+    """The last pass reads rows and writes columns, so that neighbouring threads access neighbours in both."""
+    (graph,) = _graphs("dft", (4, 65536, 2), axis=1)
+    plan = build_graph(graph, Spec(REGISTRY, {}), find_target("cuda:h200"), CompileOptions())
+    assert len(plan.kernels) == 2
+    tiles = dict(plan.kernels[-1].info)["parameters"]["segments"][-1]["tiles"]
+    assert [*tiles.values()][-1]["block"] >= 8
+
+
 LONG_ROWS = [
     ((2, 10000, 2), {"axis": 1}, lambda x: _pairs(np.fft.fft(_complex(x), axis=1))),
     ((9009, 3, 2), {"axis": 0, "inverse": True}, lambda x: _pairs(np.fft.ifft(_complex(x), axis=0))),
