@@ -153,7 +153,7 @@ LONG_ROWS = [
 
 @pytest.mark.parametrize(("shape", "attributes", "oracle"), LONG_ROWS)
 def test_long_rows_take_four_steps(shape: tuple[int, ...], attributes: dict[str, Any], oracle: Any) -> None:
-    (graph,) = _graphs("dft", shape, **attributes)
+    *_, graph = _graphs("dft", shape, **attributes)
     x = _numbers(shape)
     (found,) = evaluate_graph(graph, REGISTRY, {"x": x}).values()
     assert np.abs(found - oracle(x)).max() <= 3e-15 * np.abs(oracle(x)).max()
@@ -162,7 +162,7 @@ def test_long_rows_take_four_steps(shape: tuple[int, ...], attributes: dict[str,
 @needs_opencl
 @pytest.mark.parametrize(("shape", "attributes", "oracle"), LONG_ROWS)
 def test_kernels_of_four_steps(shape: tuple[int, ...], attributes: dict[str, Any], oracle: Any) -> None:
-    (graph,) = _graphs("dft", shape, **attributes)
+    *_, graph = _graphs("dft", shape, **attributes)
     assert _check(graph, oracle) <= 3
 
 
