@@ -136,7 +136,7 @@ def test_tensors_of_long_passes_share_a_buffer() -> None:
 
 
 def test_four_steps_are_two_coalesced_kernels() -> None:
-    """The last pass reads rows and writes columns, so that neighbouring threads access neighbours in both."""
+    """The last pass reads rows and writes columns."""
     (graph,) = _graphs("dft", (4, 65536, 2), axis=1)
     plan = build_graph(graph, Spec(REGISTRY, {}), find_target("cuda:h200"), CompileOptions())
     assert len(plan.kernels) == 2
