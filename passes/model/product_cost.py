@@ -53,7 +53,7 @@ def product_seconds(features: Features, blocks: Count, resident: Count, dram: Co
     exposed = np.where(np.greater_equal(features.bulk, PERSISTENT), 1.0, waves / resident)
     latency = exposed * costs.bulk_latency * target.dram_latency
     main = _power_sum((work, brought, filling / _blocks_ahead(features, target)), costs.bulk_loop) + barriers
-    both = np.maximum(main, costs.bulk_team_l2 * through)
+    both = np.maximum(main, costs.bulk_team_l2 * through + brought)
     hidden = np.maximum(both, (both + epilogue) / TEAMS) + epilogue / np.maximum(1.0, blocks)
     alone = np.where(np.equal(features.bulk, ALTERNATING), hidden, main + epilogue) + latency
     return _power_sum((alone, costs.bulk_dram * dram), costs.bulk_dram_power)
