@@ -3,7 +3,7 @@
 A block fetches and multiplies asynchronously, then computes and stores its results. Its parts add up; DRAM is busy
 meanwhile:
 
-    time = max(blocks * (latency + max(products and L2 traffic, arrivals) + epilogue), DRAM)
+    time = max(blocks * (latency + max(products and L2 traffic, lines, arrivals) + epilogue), DRAM)
 
 Resident blocks hide each other's latency, not more: measured times of two blocks on an SM are those of one after the
 other. The producer of a persistent grid hides all latencies but the first; where stages hold whole tiles, each is empty
@@ -46,27 +46,27 @@ def product_seconds(features: Features, blocks: Count, resident: Count, dram: Co
     waiting = waves * costs.bulk_arrival * target.dram_latency * features.rounds
     whole = np.greater_equal(features.bulk, PERSISTENT) & np.less_equal(features.rounds, features.stages)
     filling = waiting + np.where(whole, brought + through, 0.0)
-    arrival = np.maximum(brought, filling / _blocks_ahead(features))
     warps = resident * ceil_div(features.threads, target.warp_size)
     slow = costs.bulk_epilogue * np.maximum(1.0, costs.bulk_epilogue_warps / warps) ** costs.bulk_epilogue_power
     slots = (features.issue - features.promoted) / (target.warp_size * target.issue_per_clock)
     epilogue = blocks * (slow * slots + costs.bulk_line * features.lines) / target.clock
     exposed = np.where(np.greater_equal(features.bulk, PERSISTENT), 1.0, waves / resident)
     latency = exposed * costs.bulk_latency * target.dram_latency
-    main = _power_sum((work, arrival), costs.bulk_loop) + barriers
-    both = np.maximum(main, costs.bulk_team_l2 * through)
+    main = _power_sum((work, brought, filling / _blocks_ahead(features, target)), costs.bulk_loop) + barriers
+    both = np.maximum(main, costs.bulk_team_l2 * through + brought)
     hidden = np.maximum(both, (both + epilogue) / TEAMS) + epilogue / np.maximum(1.0, blocks)
     alone = np.where(np.equal(features.bulk, ALTERNATING), hidden, main + epilogue) + latency
     return _power_sum((alone, costs.bulk_dram * dram), costs.bulk_dram_power)
 
 
-def _blocks_ahead(features: Features) -> Count:
+def _blocks_ahead(features: Features, target: Target) -> Count:
     """Return the K blocks that are fetched ahead.
 
     They are all of a short loop, and those of the next tiles in a persistent grid; without a producer, one less.
     """
     distance = np.maximum(1.0, features.stages - np.equal(features.bulk, 1))
-    short = np.less_equal(features.rounds, features.stages) & np.less(features.bulk, PERSISTENT)
+    further = np.greater_equal(features.bulk, PERSISTENT) & np.greater(features.grid, target.NUM_SM)
+    short = np.less_equal(features.rounds, features.stages) & np.logical_not(further)
     return np.where(short, np.maximum(1.0, features.rounds), distance)
 
 

@@ -70,8 +70,8 @@ def gradient_point(columns: int, stages: int, swizzle: int = 128) -> tuple[Fused
 
 def test_a_ring_of_one_tile_waits() -> None:
     ones = [seconds(*gradient_point(96, stages, 64)) * 1e6 for stages in (2, 4)]
-    assert ones[0] == pytest.approx(13.0, rel=0.2)
-    assert ones[1] < 0.8 * ones[0]
+    assert ones[0] == pytest.approx(13.0, rel=0.25)
+    assert ones[1] < 0.85 * ones[0]
 
 
 def test_narrow_lines_take_as_long_as_wide_ones() -> None:
