@@ -25,7 +25,7 @@ from ..geometry import MIN_TURN_STAGES, Count, ceil_div, takes_turns
 from .feature_schema import Features
 
 #: Share of the latency of a chain's block that is left where blocks take several tiles in turn.
-PERSISTENT_LATENCY = 0.25
+PERSISTENT_LATENCY = 0.8
 
 
 def product_seconds(features: Features, blocks: Count, resident: Count, dram: Count, target: Target) -> Count:

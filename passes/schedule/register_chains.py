@@ -32,9 +32,13 @@ from ..geometry import (
     RegisterChain,
     ScheduleParameter,
     SegmentTemplate,
+    balanced_section,
     ceil_div,
     is_register_chain,
+    mask_bounds,
     next_power,
+    persistent_blocks,
+    product,
     promotion_depth,
     register_chain,
     runs,
@@ -164,7 +168,14 @@ def check_chain_held(sizes: ScheduleSizes) -> Iterator[Finding]:
     produced = np.greater(last.loop.tma, 0) & np.greater(rows.trips[0], 1)
     idle = produced & np.less(last.loop.stages, MIN_PRODUCT_STAGES)
     yield idle, "a producer has no free stage of {}: products read two", last.loop.stages
-    alone = np.equal(last.loop.tma, PERSISTENT) & np.equal(rows.trips[0], 1)
+    again = np.equal(last.loop.tma, PERSISTENT)
+    if mask_bounds(sizes.group):
+        turns, place = [ceil_div(prod(a.extent for a in d), b) for d, b in zip(
+            last.structure.dims, last.block, strict=True)], last.structure.rows  # fmt: skip
+        blocks = product(turns)
+        section = balanced_section(turns[place], persistent_blocks(blocks, sizes.target.NUM_SM))
+        yield again & np.not_equal(blocks // turns[place] % section, 0), "turns of {} tiles differ in work", blocks
+    alone = again & np.equal(rows.trips[0], 1)
     yield alone, "a producer brings nothing of the next tile to {} stage", last.loop.stages
     yield produced & np.less(rows.block_k[0], MIN_PRODUCED_PART), "a producer's part has {} elements", rows.block_k[0]
     yield uneven | many, "a chain in registers has parts of {} elements, one K block each", rows.block_k[0]
