@@ -80,12 +80,12 @@ def producer_share(threads: Count, sums: Count, registers: int) -> tuple[Count, 
 
 
 def persistent_blocks(blocks: Count, processors: int) -> Count:
-    """Return the fewest blocks of a persistent grid that take no more turns."""
+    """Return the fewest blocks that take no more turns."""
     return ceil_div(blocks, ceil_div(blocks, processors))
 
 
 def balanced_section(rows: Count, launched: Count) -> Count:
-    """Return the least number of runs of `rows` tiles that fill an even number of turns.
+    """Return the fewest runs of `rows` tiles that fill two turns evenly.
 
     Two turns in opposite orders then have the same work for all blocks, if long tiles come first in a section.
     """
