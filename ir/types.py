@@ -131,7 +131,7 @@ class DType(Enum):
         """Return whether the type has all numbers of another float type."""
         if self is other or not (self.is_float and other.is_float):
             return self is other
-        mine, theirs = (ml_dtypes.finfo(t.element.numpy) for t in (self, other))
+        mine, theirs = (ml_dtypes.finfo(t.element.numpy) for t in (self, other))  # type: ignore[no-untyped-call]
         wide = mine.max >= theirs.max and mine.smallest_subnormal <= theirs.smallest_subnormal
         return self.element.digits >= other.element.digits and bool(wide)
 

@@ -38,7 +38,7 @@ from ...ir import (
     as_index,
     operands,
 )
-from .footprint import Count
+from .footprint import Count, ceil_div
 from .matrix_instructions import MAX_HELD_VECTOR, held_swizzle, mma_operands, reads_shared_matrices, runs
 
 #: Least stages of a pipeline that products read in place: two K blocks are multiplied while another one arrives. A loop
@@ -77,6 +77,19 @@ def producer_share(threads: Count, sums: Count, registers: int) -> tuple[Count, 
     whole = registers // (threads + own) // group * group * (threads + own)
     others = (whole - PRODUCER_REGISTERS * own) // threads // group * group
     return np.where(taking, own, LANES), np.where(taking, others, 0)
+
+
+def persistent_blocks(blocks: Count, processors: int) -> Count:
+    """Return the fewest blocks that take no more turns."""
+    return ceil_div(blocks, ceil_div(blocks, processors))
+
+
+def balanced_section(rows: Count, launched: Count) -> Count:
+    """Return the fewest runs of `rows` tiles that fill two turns evenly.
+
+    Two turns in opposite orders then have the same work for all blocks, if long tiles come first in a section.
+    """
+    return 2 * launched // np.gcd(2 * launched, rows)
 
 
 def chained_numbers(scores: Count, sums: Count) -> Count:
@@ -219,5 +232,5 @@ def shared_matrix_faults(
                 yield f"atom {atom.name}: rows that registers hold have a swizzle for their vectors"
             continue
         yield from (f"atom {atom.name}: {fault}" for fault in tile.layout.faults(atom.k))
-        if not tile.layout.deep and tile.exchanged and (chained or tile.dim.vector != EXCHANGED_VECTOR):
-            yield f"atom {atom.name}: lanes exchange pairs for {EXCHANGED_VECTOR} neighbours of one product"
+        if not tile.layout.deep and tile.exchanged and tile.dim.vector != EXCHANGED_VECTOR:
+            yield f"atom {atom.name}: lanes exchange pairs for {EXCHANGED_VECTOR} neighbours"

@@ -24,8 +24,9 @@ from ...ir import ALTERNATING, PERSISTENT, TEAMS, WARPGROUP, WITH_PRODUCER, Targ
 from ..geometry import MIN_TURN_STAGES, Count, ceil_div, takes_turns
 from .feature_schema import Features
 
-#: Share of the latency of a chain's block that is left where blocks take several tiles in turn.
-PERSISTENT_LATENCY = 0.25
+#: Shares of the latency of a chain's block that are left where blocks take several tiles in turn: with row operations,
+#: and without.
+PERSISTENT_LATENCIES = 0.8, 0.25
 
 
 def product_seconds(features: Features, blocks: Count, resident: Count, dram: Count, target: Target) -> Count:
@@ -90,7 +91,8 @@ def chain_waits(features: Features, waves: Count, resident: Count, target: Targe
     part = np.where(np.equal(features.chained, 2), costs.chain_part / resident, 0.0)
     part = part + np.where(np.equal(features.chained, 3), _value_clocks(features, resident, target), 0.0)
     part = part + costs.chain_in_step * np.maximum(0, features.in_step - 1)
-    blocks = np.where(np.greater(features.persistent, 0), 1.0 + PERSISTENT_LATENCY * (waves - 1.0), waves)
+    left = np.where(np.equal(features.chained, 3), PERSISTENT_LATENCIES[1], PERSISTENT_LATENCIES[0])
+    blocks = np.where(np.greater(features.persistent, 0), 1.0 + left * (waves - 1.0), waves)
     return blocks * costs.chain_latency * target.dram_latency + waves * features.rounds * part / target.clock
 
 

@@ -24,17 +24,25 @@ from ...ir import (
     Target,
     expr_variables,
     operands,
+    variables,
 )
 from ..geometry import (
+    EXCHANGED_VECTOR,
     MIN_PRODUCT_STAGES,
     ROW_LANES,
     ROW_VECTOR,
+    Count,
     RegisterChain,
     ScheduleParameter,
     SegmentTemplate,
+    balanced_section,
     ceil_div,
     is_register_chain,
+    main_read,
+    mask_bounds,
     next_power,
+    persistent_blocks,
+    product,
     promotion_depth,
     register_chain,
     runs,
@@ -126,7 +134,10 @@ def chain_parameters(
             columns = ceil_div(extent, atom.n) * atom.n
             if atom.reads_shared:
                 columns = next((n for n in atom.columns if n >= columns), columns)
-            values = ((ROW_LANES, columns // ROW_LANES, ROW_VECTOR),)
+            # Lanes exchange pairs of results, and then store longer vectors.
+            several = atom.reads_shared and columns % (ROW_LANES * EXCHANGED_VECTOR) == 0
+            vectors = (ROW_VECTOR, EXCHANGED_VECTOR) if several else (ROW_VECTOR,)
+            values = tuple((ROW_LANES, columns // ROW_LANES, vector) for vector in vectors)
         yield ScheduleParameter(names, values)
     row = prod(a.extent for a in structures[1].loops[0])
     whole = ceil_div(row, atom.k) * atom.k
@@ -137,6 +148,22 @@ def chain_parameters(
     yield ScheduleParameter.of("s2.stages", stages)
     if atom.reads_shared:
         yield ScheduleParameter.of("s2.tma", (0, WITH_PRODUCER, PERSISTENT))
+
+
+def _results_vector(group: FusedGroup, columns: Count) -> Count:
+    """Return the neighbours of a lane's results.
+
+    Lanes of warpgroups exchange pairs of results where the other factor lies along them: pairs of halves are stored as
+    half a sector of memory, eight neighbours as whole sectors.
+    """
+    chain, (reduction,) = register_chain(group), group.segments[2].reductions
+    found = [main_read(o) for o in operands(reduction, (reduction.name,))]
+    deep = chain is None or any(
+        r.tensor != chain.weights and not variables(r.indices[-1]).isdisjoint(reduction.reduce) for r in found
+    )
+    halves = all(group.tensors[o.tensor].dtype.size == HALF_BYTES for o in group.segments[2].outputs)
+    whole = np.equal(columns % (ROW_LANES * EXCHANGED_VECTOR), 0) & (halves and not deep)
+    return np.where(whole, EXCHANGED_VECTOR, ROW_VECTOR)
 
 
 def check_chain_held(sizes: ScheduleSizes) -> Iterator[Finding]:
@@ -164,7 +191,21 @@ def check_chain_held(sizes: ScheduleSizes) -> Iterator[Finding]:
     produced = np.greater(last.loop.tma, 0) & np.greater(rows.trips[0], 1)
     idle = produced & np.less(last.loop.stages, MIN_PRODUCT_STAGES)
     yield idle, "a producer has no free stage of {}: products read two", last.loop.stages
-    alone = np.equal(last.loop.tma, PERSISTENT) & np.equal(rows.trips[0], 1)
+    in_place = MMA_INSTRUCTIONS[last.structure.mma].reads_shared
+    expected = _results_vector(sizes.group, last.block[width]) if in_place else ROW_VECTOR
+    yield (
+        np.not_equal(last.vector[width], expected),
+        "lanes store {} neighbours, expected more or fewer",
+        last.vector[width],
+    )
+    again = np.equal(last.loop.tma, PERSISTENT)
+    if mask_bounds(sizes.group):
+        turns, place = [ceil_div(prod(a.extent for a in d), b) for d, b in zip(
+            last.structure.dims, last.block, strict=True)], last.structure.rows  # fmt: skip
+        blocks = product(turns)
+        section = balanced_section(turns[place], persistent_blocks(blocks, sizes.target.NUM_SM))
+        yield again & np.not_equal(blocks // turns[place] % section, 0), "turns of {} tiles differ in work", blocks
+    alone = again & np.equal(rows.trips[0], 1)
     yield alone, "a producer brings nothing of the next tile to {} stage", last.loop.stages
     yield produced & np.less(rows.block_k[0], MIN_PRODUCED_PART), "a producer's part has {} elements", rows.block_k[0]
     yield uneven | many, "a chain in registers has parts of {} elements, one K block each", rows.block_k[0]

@@ -36,6 +36,7 @@ from ..geometry import (
     next_power,
     promotion_depth,
     runs,
+    tile_bounds,
     tile_chain,
 )
 from .mma_templates import MIN_SIDES, multiplies
@@ -144,7 +145,10 @@ def check_tile_chain_held(sizes: ScheduleSizes) -> Iterator[Finding]:
         yield uneven, "parts of {} elements are K blocks of {}", first.block[column], block_k
     parts = ceil_div(prod(a.extent for a in first.structure.dims[column]), first.block[column])
     ring = np.where(np.equal(parts, 1), 1, 2)
-    alone = np.equal(last.loop.tma, PERSISTENT) & np.equal(parts, 1)
+    again, chain = np.equal(last.loop.tma, PERSISTENT), tile_chain(sizes.group)
+    if chain is not None and tile_bounds(sizes.group.segments, chain.column, chain.rows):
+        yield again, "tiles of a persistent grid have different numbers of parts of {} elements", first.block[column]
+    alone = again & np.equal(parts, 1)
     yield alone, "a producer brings nothing of the next tile to {} stage", last.loop.stages
     fewer = np.less(last.loop.stages, ring) | np.greater(last.loop.stages, parts)
     yield fewer | np.not_equal(first.loop.stages, last.loop.stages), "{} stages of {} parts", last.loop.stages, parts

@@ -130,7 +130,7 @@ PERSISTENT_TARGET = evolve(WARPGROUP_TARGET, MAX_thread=256, NUM_SM=2)
 @needs_opencl
 @pytest.mark.parametrize("graph", [
     halves(1, 4, 2, 192, 256, 64, 64), halves(1, 1, 1, 200, 200, 64, 64, causal=True),
-    halves(1, 1, 1, 320, 320, 64, 64, causal=True, offset=-70),
+    halves(1, 1, 1, 256, 256, 64, 64, causal=True, offset=-70),
 ], ids=["whole", "causal", "rows of nothing"])  # fmt: skip
 def test_blocks_that_take_several_tiles_compute_the_reference(graph: Graph) -> None:
     group = group_of(graph)

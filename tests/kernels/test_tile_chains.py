@@ -138,9 +138,8 @@ def compute(group: FusedGroup, schedule: Schedule, target: Target = WARPGROUP_TA
 
 
 @needs_opencl
-@pytest.mark.parametrize("causal", [False, True])
-def test_blocks_that_take_several_tiles_compute_the_reference(causal: bool) -> None:
-    for group in groups_of(gradient(320, 320, width=64, causal=causal)):
+def test_blocks_that_take_several_tiles_compute_the_reference() -> None:
+    for group in groups_of(gradient(320, 320, width=64)):
         points = [s for s in points_of(group, 999, PERSISTENT_TARGET) if s.segments[0].reductions[0].tma == PERSISTENT]
         kernels = [(s, lower(group, s, {}, PERSISTENT_TARGET)) for s in points]
         several = [(s, k) for s, k in kernels if k.turn.extent > 1]
@@ -148,6 +147,13 @@ def test_blocks_that_take_several_tiles_compute_the_reference(causal: bool) -> N
         assert turns
         for schedule in (several[0][0], turns[0]):
             compute(group, schedule, PERSISTENT_TARGET)
+
+
+def test_blocks_of_masked_sides_take_one_tile() -> None:
+    for group in groups_of(gradient(320, 320, width=64, causal=True)):
+        points = points_of(group, 999, PERSISTENT_TARGET)
+        assert points
+        assert all(s.segments[0].reductions[0].tma != PERSISTENT for s in points)
 
 
 @needs_opencl

@@ -31,7 +31,7 @@ from ....ir import (
     operands,
     turn_variable,
 )
-from ...geometry import PRODUCER_REGISTERS, ceil_div, producer_share
+from ...geometry import PRODUCER_REGISTERS, persistent_blocks, producer_share
 from ..k_loop import (
     EMPTY,
     FULL,
@@ -218,7 +218,5 @@ def bulk_pipelines(rings: Sequence[SharedPipeline]) -> list[BulkPipeline] | None
         count += len(own)
     layout, first = rings[0].state.layout, rings[0]
     if first.schedule.tma == PERSISTENT:
-        # The fewest blocks that take no more turns.
-        rounds = ceil_div(layout.schedule.blocks, first.state.target.NUM_SM)
-        layout.launched = ceil_div(layout.schedule.blocks, rounds)
+        layout.launched = persistent_blocks(layout.schedule.blocks, layout.target.NUM_SM)
     return [declared_pipeline(ring, own) for ring, own in zip(rings, tiles, strict=True)]

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 
 from attrs import evolve, frozen
 
-from ....ir import ZERO, Define, Guard, Index, Item, Phase, Var, as_index, clamp, delinearise, substitute
-from ...geometry import ONE_ROW, MaskBound
+from ....ir import PERSISTENT, ZERO, Define, Guard, Index, Item, Phase, Var, as_index, clamp, delinearise, substitute
+from ...geometry import ONE_ROW, MaskBound, balanced_section, persistent_blocks
 from ..index_values import resolve
 from ..k_loop import guard_fetch
 from ..layout import BlockLayout
@@ -102,7 +102,7 @@ def _longest_first(layout: BlockLayout, place: int, ascending: bool = False) -> 
     counts, block = [d.blocks for d in layout.schedule.segments[-1].dims], as_index(layout.block)
     names = [Var(f"b{d}", count) for d, count in enumerate(counts)]
     inner, rows, counts[place] = layout.schedule.blocks // counts[place], counts[place], 1
-    section = _section(layout, inner)
+    section = _section(layout, inner, rows)
     other = block // (section * rows) * section + block % section
     values = dict(zip(names, delinearise(other, counts), strict=True))
     number = block // section % rows
@@ -130,8 +130,14 @@ def alternate_turns(layout: BlockLayout) -> None:
     layout.defines.insert(0, Define(tile, at // launched * launched + there))
 
 
-def _section(layout: BlockLayout, count: int) -> int:
-    """Return how many of `count` blocks of other dims than the rows read no more than L2 holds."""
-    nbytes = sum(layout.group.tensors[t].nbytes for t in layout.group.inputs)
-    most = layout.target.l2_bytes * count // nbytes
-    return max(n for n in range(1, count + 1) if count % n == 0 and n <= max(most, 1))
+def _section(layout: BlockLayout, count: int, rows: int) -> int:
+    """Return how many of `count` blocks of other dims than the rows read no more than L2 holds.
+
+    In a persistent grid they fill an even number of turns, where that is possible.
+    """
+    nbytes, blocks = sum(layout.group.tensors[t].nbytes for t in layout.group.inputs), layout.schedule.blocks
+    most, step = max(layout.target.l2_bytes * count // nbytes, 1), 1
+    if layout.schedule.segments[-1].reductions[0].tma == PERSISTENT:
+        step = balanced_section(rows, persistent_blocks(blocks, layout.target.NUM_SM))
+        step = step if count % step == 0 else 1
+    return max(n for n in range(step, count + 1, step) if count % n == 0 and n <= max(most, step))

@@ -24,6 +24,7 @@ from ....ir import (
     DType,
     Index,
     Item,
+    LaneExchange,
     Literal,
     Loop,
     Op,
@@ -40,6 +41,7 @@ from ....ir import (
 )
 from ...geometry import (
     RegisterChain,
+    exchanges_lanes,
     mask_bounds,
     maximises_scores,
     reads_shared_matrices,
@@ -244,6 +246,9 @@ class _Chain:
             tiles, factor = tuple(map(as_index, last.frame.tiles)), self.statistics.row_register(name, last)
             divided: Root = Accumulate(reduction.name, tiles, "prod", factor, (), DType.F32)
             found.append(instance_phase(last, "divided", [divided]))
+        (results,), loop = last.frame.segment.reductions, last.frame.schedule.reductions[0]
+        if exchanges_lanes(results, loop, last.frame.schedule.dims, [results.name]):
+            found.append(LaneExchange(results.name, loop.columns))
         for number, output in enumerate(rows.frame.segment.outputs):
             if output.tensor not in self.layout.group.shared:
                 emit_output(rows, output, f"out{number}")
