@@ -87,7 +87,7 @@ def fill(
     looked_at = totals.target.lockstep and (atom or size < MIN_COPY_BYTES)
     shape = totals.group.tensors[main.tensor].steps
     deep: Count = copied_width(main, shape, geometry, together)
-    if looked_at:  # rows of a tile begin at multiples of what is added to them
+    if looked_at:  # rows of a tile begin at multiples of their padding
         deep = np.gcd(deep, geometry.staging.pad)
     width = deep if looked_at else None
     cost, ways = copy_cost(expr, tile, shape, geometry, together, width)
