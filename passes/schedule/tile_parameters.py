@@ -92,7 +92,7 @@ def _thread_counts(extent: int, rank: int, structure: SegmentTemplate, target: T
     if rank >= 3 and not structure.reduction_threads:
         found = set(powers(1, min(top, 64)))
     if not coarse and rank > 1:
-        found |= {-(-extent // e) for e in (1, 2, 4, 8) if 1 < -(-extent // e) <= 32}
+        found |= {-(-extent // e) for e in (1, 2, 4) if 1 < -(-extent // e) <= 32}
     if coarse and len(found) > 4 and rank >= 3:
         found &= {1, 4, 8, 16, 32}
     return tuple(sorted(found))
