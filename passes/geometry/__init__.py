@@ -83,6 +83,7 @@ from .segment_geometry import REGISTER_STAGED_ORDER, ROW_CACHE_UNITS, Columns, G
 from .shared_matrices import (
     EXCHANGED_VECTOR,
     MIN_PRODUCT_STAGES,
+    MIN_TAKING_SUMS,
     PRODUCER_REGISTERS,
     MatrixTile,
     balanced_section,

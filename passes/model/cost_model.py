@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...ir import PERSISTENT, CoreCoefficients, CostCoefficients, Target
-from ..geometry import Count, ceil_div
+from ..geometry import MIN_TAKING_SUMS, Count, ceil_div, producer_share
 from .feature_schema import Features
 from .lower_bound import Bound, resident_blocks
 from .product_cost import chain_waits, product_seconds
@@ -85,7 +85,12 @@ def _occupancy(features: Features, target: Target) -> Count:
     late = np.minimum(np.maximum(UNSTAGED_REGISTER_SHARE * features.needed, 16.0), features.limit)
     registers = np.where(np.equal(features.copies, 0), late, features.registers)
     fitting = np.maximum(1, resident_blocks(features, registers, target))
-    return np.where(np.greater_equal(features.bulk, PERSISTENT) | np.greater(features.persistent, 0), 1, fitting)
+    # Warpgroups of a chain may take the registers of their producer, and all of an SM with them.
+    _, taken = producer_share(features.threads, MIN_TAKING_SUMS, target.registers_per_sm)
+    produced = np.equal(features.chained, 2) & np.equal(features.in_step, 0)
+    lone = produced & np.greater(taken, 0) & np.equal(features.limit, taken)
+    lone = lone | np.greater_equal(features.bulk, PERSISTENT) | np.greater(features.persistent, 0)
+    return np.where(lone, 1, fitting)
 
 
 def _soft_maximum(times: tuple[Count, ...], sharpness: Count) -> Count:

@@ -93,7 +93,10 @@ def chain_waits(features: Features, waves: Count, resident: Count, target: Targe
     part = part + costs.chain_in_step * np.maximum(0, features.in_step - 1)
     left = np.where(np.equal(features.chained, 3), PERSISTENT_LATENCIES[1], PERSISTENT_LATENCIES[0])
     blocks = np.where(np.greater(features.persistent, 0), 1.0 + left * (waves - 1.0), waves)
-    return blocks * costs.chain_latency * target.dram_latency + waves * features.rounds * part / target.clock
+    # A producer of a single part fetches nothing ahead, and all others wait for it.
+    idle = np.equal(features.chained, 2) & np.equal(features.in_step, 0) & np.less_equal(features.rounds, 1)
+    latency = costs.chain_latency * target.dram_latency * np.where(idle, 2.0, 1.0)
+    return blocks * latency + waves * features.rounds * part / target.clock
 
 
 def _value_clocks(features: Features, resident: Count, target: Target) -> Count:

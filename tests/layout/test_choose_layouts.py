@@ -25,6 +25,7 @@ from cuts.passes.fusion.grouping.partition import partition
 from cuts.passes.fusion.grouping.partitioner import Partitioner
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.programs import Programs, build_programs
+from cuts.passes.fusion.reorder import graph_layout
 from cuts.passes.fusion.views import find_views
 from cuts.passes.inspection.verify import verify_programs
 from cuts.passes.layout import choose_layouts
@@ -476,3 +477,14 @@ def test_convolution_tiles_are_loaded_by_sixteen_bytes() -> None:
         assert re.search(r"cuts_copy16(_cached)?\(|cuts_bulk_copy", body) and not re.search(
             r"cuts_copy[48]\(|(?<!&)\bp[1-9]\d*\[", body
         )
+
+
+def test_weights_of_one_pixel_are_rows() -> None:
+    """No element moves: the caller sees the strides of the graph."""
+    made = graph({"x": half(8, 64, 28, 28), "w": half(32, 64, 1, 1)}, op("y", "conv", "x", "w"), out="y")
+    programs = laid_out(made)
+    verify_programs(programs)
+    assert programs.types["w"].shape == (1, 1, 32, 64)
+    stored = find_views(programs).storage("w")
+    type_, storage = graph_layout(programs.types["w"], stored, programs.orders["w"])
+    assert (type_, storage.strides) == (made.types["w"], made.types["w"].strides)

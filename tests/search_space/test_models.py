@@ -327,6 +327,26 @@ def test_copies_are_as_wide_as_rows_are_aligned(depth, width):
     assert found.register_staged == (64 * 64 * chunks if width == 1 else 0)
 
 
+@pytest.mark.parametrize(("pad", "width"), [(0, 8), (2, 2), (8, 8)])
+def test_copies_are_as_wide_as_padded_rows_allow(pad: int, width: int) -> None:
+    p, c, r = Var("p", 64), Var("c", 16), Var("r", 3)
+    taps = Reduction("t", (r,), "sum", call("mul", at("x", as_index(p) + r, c), at("w", r, c)))
+    segment = Segment((p, c), (taps,), (Output("y", (as_index(p), as_index(c)), at("t", p, c)),))
+    types = {"x": TensorType(DType.F16, (66, 16)), "w": TensorType(DType.F16, (3, 16))}
+    group = FusedGroup((segment,), {**types, "t": f32(64, 16), "y": f32(64, 16)}, ("x", "w"), ("y",))
+    loop = ReductionSchedule((ReduceDim((r,), 3),), (Staging(0, pad=pad),))
+    schedule = Schedule((SegmentSchedule((TileDim((p,), 64, 4), TileDim((c,), 16, 2, 2)), (loop,)),))
+    assert float(features_of(group, schedule, H200).copies) == 66 * 16 / width
+
+
+def test_a_chain_that_takes_all_registers_is_alone() -> None:
+    group, schedule = gemm_schedule(4096)
+    counts = evolve(features_of(group, schedule, H200), chained=2, in_step=0, threads=256, registers=128, shared=1024)
+    taking, other = (evolve(counts, limit=limit) for limit in (240, 255))
+    seconds = [float(estimate_time(c, lower_bound(c, H200), H200)) for c in (taking, other)]
+    assert seconds[0] > seconds[1]
+
+
 def test_one_warp_uses_one_tensor_core():
     def estimates(depth: int) -> list[float]:
         counts = [_product_of_halves((2048, 256, depth), thread) for thread in ((8, 16), (4, 8))]

@@ -48,7 +48,7 @@ def test_the_documented_parameter_is_in_four_files() -> None:
     found = sorted(modules_naming("l1"))
     assert found == [
         "ir/schedule.py",
-        "passes/lowering/fetch.py",
+        "passes/lowering/k_loop/software_pipeline.py",
         "passes/model/work/fetches.py",
         "passes/schedule/staging_parameters.py",
     ]

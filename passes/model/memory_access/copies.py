@@ -14,7 +14,7 @@ from .tile_access import box_vector, innermost_chunk, register_staging_vector, u
 
 
 def copy_cost(
-    expr: Expr, tile: StagedTile, shape: Sequence[int], geometry: Geometry, together: int, width: int | None = None
+    expr: Expr, tile: StagedTile, shape: Sequence[int], geometry: Geometry, together: int, width: Count | None = None
 ) -> tuple[Count, Count]:
     """Return the instructions per copied element, and the store conflicts.
 
@@ -34,11 +34,12 @@ def copy_cost(
         turned = np.where(np.greater(geometry.block_k[k], 1), axis == geometry.structure.loops[k][-1], turned)
     wide = np.where(tile.turned, turned, straight)
     deep = copied_width(main, shape, geometry, together)  # rows of an odd length begin anywhere
-    moved = np.where(tile.turned, np.gcd(width or deep, innermost_chunk(expr, tile, geometry)), width or together)
+    most = together if width is None else width
+    moved = np.where(tile.turned, np.gcd(deep if width is None else width, innermost_chunk(expr, tile, geometry)), most)
     single = 1.0 / together + 1.0 if axis is not None else 2.0
     separate = np.where(np.greater(geometry.loop.stages, 1), 1.0, single)
     along = np.logical_and(np.equal(tile.turned, 0), np.greater(box_vector(expr, tile, geometry), 1))
-    box = np.where(along, 1.0 / (width or together), 3.0)
+    box = np.where(along, 1.0 / most, 3.0)
     cost = np.where(tile.halo, box, np.where(wide, 1.0 / moved, separate))
     lanes = least(_lanes_deep(main, shape, loops, geometry), 32)
     bank_distance = np.where(

@@ -86,7 +86,10 @@ def fill(
     atom = bool(geometry.structure.mma)
     looked_at = totals.target.lockstep and (atom or size < MIN_COPY_BYTES)
     shape = totals.group.tensors[main.tensor].steps
-    width = copied_width(main, shape, geometry, together) if looked_at else None
+    deep: Count = copied_width(main, shape, geometry, together)
+    if looked_at:  # rows of a tile begin at multiples of their padding
+        deep = np.gcd(deep, geometry.staging.pad)
+    width = deep if looked_at else None
     cost, ways = copy_cost(expr, tile, shape, geometry, together, width)
     in_bulk = geometry.loop.tma if reads_shared_matrices(geometry.structure.mma) else None
     if in_bulk is not None:  # one thread copies the whole tile
@@ -102,7 +105,6 @@ def fill(
         _count_read(totals, read, place, moved, past, None if in_bulk is None else (in_bulk, moved * cost), atom)
     stretch: Count = 1.0
     if not atom:  # whose calibration ignores it
-        deep = copied_width(main, shape, geometry, together)
         uneven, stretch = uneven_fetch(main, shape, tile, geometry, deep, totals.threads)
         totals.add("uneven", np.where(uneven, moved / deep, 0.0))
     totals.add("copies", moved * cost * stretch)
