@@ -124,7 +124,10 @@ def check_buffers_declared(kernel: Kernel) -> Iterator[VerifyError]:
 
 
 def check_accesses_typed(kernel: Kernel) -> Iterator[VerifyError]:
-    """Every access has the element type of its buffer, those of fetches that type or its bits."""
+    """Every access has the element type of its buffer.
+
+    Fetches may move its bits.
+    """
     shared: Mapping[str, DType] = {b.name: b.dtype for b in kernel.shared}
     for place in _phases_with_loops(kernel.items):
         for access in (a for node in post_order(place.phase.roots) for a in buffer_accesses(node)):
