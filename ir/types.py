@@ -151,6 +151,11 @@ class DType(Enum):
         return self.element.size
 
     @property
+    def bits(self) -> DType:
+        """The unsigned integer of the same width."""
+        return DType(f"u{8 * self.size}")
+
+    @property
     def arithmetic(self) -> DType:
         """The type that kernels compute in."""
         return DType(self.element.arithmetic)

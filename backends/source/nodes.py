@@ -210,7 +210,7 @@ class NodePrinter(ValuePrinter):
         dialect = self.names.dialect
         template = dialect.store.get(node.dtype.value, "{p}[{i}] = {v};")
         text = template.format(
-            p=self.names.buffer(node.space, node.buffer),
+            p=self.names.buffer(node.space, node.buffer, node.dtype),
             i=self.names.place(node.space, node.buffer, node.address),
             v=self.text(node.value),
         )

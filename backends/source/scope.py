@@ -140,9 +140,20 @@ class KernelNames:
         self.count += 1
         return f"x{self.count}"
 
-    def buffer(self, space: str, buffer: str) -> str:
-        """Return the pointer that names a buffer."""
-        return buffer if space == "shared" else self.pointers[buffer].name
+    def buffer(self, space: str, buffer: str, dtype: DType | None = None) -> str:
+        """Return the pointer to a buffer.
+
+        It is cast where elements of an integer `dtype` are the bits of others.
+        """
+        shared, dialect = space == "shared", self.dialect
+        name = buffer if shared else self.pointers[buffer].name
+        if dtype is None or not dtype.is_int or space not in dialect.spaces:
+            return name
+        stored = (
+            next(b.dtype for b in self.kernel.shared if b.name == buffer) if shared else self.pointers[buffer].dtype
+        )
+        same = not stored.is_float or dialect.memory_type(stored) == dialect.memory_type(dtype)
+        return name if same else f"(({dialect.spaces[space]}{dialect.memory_type(dtype)}*){name})"
 
     def matrix(self, read: SharedMatrix) -> SharedMatrixLayout:
         """Return the layout in which matrix instructions read a buffer."""

@@ -135,7 +135,7 @@ class ValuePrinter:
         assert isinstance(node, Load), "a window is named by its loads, which are always declared"
         template = "{p}[{i}]" if node.space == "constant" else dialect.load.get(node.dtype.value, "{p}[{i}]")
         place = self.names.place(node.space, node.buffer, node.address)
-        text = template.format(p=self.names.buffer(node.space, node.buffer), i=place)
+        text = template.format(p=self.names.buffer(node.space, node.buffer, node.dtype), i=place)
         if not node.guards:
             return text
         many = node.space == "global" and (self.phase.kind == "fetch" or node.dtype.size < MIN_COPY_BYTES)

@@ -124,12 +124,16 @@ def check_buffers_declared(kernel: Kernel) -> Iterator[VerifyError]:
 
 
 def check_accesses_typed(kernel: Kernel) -> Iterator[VerifyError]:
-    """Every access has the element type of its buffer."""
+    """Every access has the element type of its buffer.
+
+    Fetches may move its bits.
+    """
     shared: Mapping[str, DType] = {b.name: b.dtype for b in kernel.shared}
     for place in _phases_with_loops(kernel.items):
         for access in (a for node in post_order(place.phase.roots) for a in buffer_accesses(node)):
             held = (shared if access.space == "shared" else kernel.dtypes).get(access.buffer, access.dtype)
-            if access.dtype is not None and held is not access.dtype:
+            moved = place.phase.kind == "fetch" and held is not None and access.dtype is held.bits
+            if access.dtype is not None and held is not access.dtype and not moved:
                 yield VerifyError(f"{place.words}: {quote(access.buffer)} holds {held}, accessed as {access.dtype}")
 
 

@@ -32,7 +32,7 @@ def ranking_seconds(spaces: int) -> float:
 
 
 def ranking_end(executor: SearchExecutor, spaces: int) -> float:
-    """Return when the ranking of spaces must end, in seconds since the session began.
+    """Return the seconds of a session after which ranking ends.
 
     It goes on after the budget's end for as long as this process would take, until the budget is overdue.
     """
@@ -42,7 +42,10 @@ def ranking_end(executor: SearchExecutor, spaces: int) -> float:
 
 
 def rank_here(wishes: tuple[Any, ...]) -> list[ScoredCandidate]:
-    """Return a space's ranking by this process, for the arguments of a worker's; empty where no point is legal."""
+    """Return a space's ranking by this process.
+
+    It takes the arguments of a worker's, and is empty where no point is legal.
+    """
     return Factory().rank_each([wishes])[0]
 
 

@@ -119,8 +119,11 @@ def test_joined_groups_compute_what_the_declaration_means(each: int, groups: int
 
 
 @pytest.mark.parametrize("special", [np.nan, np.inf])
-def test_values_that_are_no_numbers_spread_within_a_tile_or_joined_groups(special: float) -> None:
-    """All results of the declaration that are no numbers are none; others are only where values are combined."""
+def test_no_numbers_spread_within_tiles_and_groups(special: float) -> None:
+    """Results that are no numbers stay so.
+
+    Others become none only where values are combined.
+    """
     plain = {"x": TensorType(DType.F32, (1, 4, 9, 9)), "w": TensorType(DType.F32, (4, 4, 3, 3))}
     grouped = {"x": TensorType(DType.F32, (1, 64, 9, 9)), "w": TensorType(DType.F32, (64, 8, 3, 3))}
     for name, types, groups, rows in (

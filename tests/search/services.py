@@ -38,13 +38,6 @@ class Slow:
         return os.getpid(), os.getppid()
 
 
-class Late:
-    """Takes long to start."""
-
-    def __init__(self) -> None:
-        time.sleep(60)
-
-
 class Multiplying:
     """Multiplies matrices."""
 

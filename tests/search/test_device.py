@@ -577,7 +577,7 @@ def test_keyboard_interrupt_does_not_reach_a_child(
 
 
 def test_a_child_that_still_starts_is_not_awaited() -> None:
-    child = Child("cuts.tests.search.services:Late")
+    child = Child("cuts.tests.search.services:Unready")
     child.start()
     begin = time.monotonic()
     child.close()

@@ -56,7 +56,10 @@ def test_products_take_as_long_as_estimated(
 
 
 def test_bound_lets_neighbours_share_reads_of_threads() -> None:
-    """Measured on an H200: 604 MB through L2 in 64.6 us, as 64 blocks of a row copy one tile at the same time."""
+    """Measured on an H200: 604 MB through L2 in 64.6 us.
+
+    64 blocks of a row copy one tile at the same time.
+    """
     group, schedule = square_point(2048, (2, 2, 32), 4, 0, 1)
     assert float(lower_bound(features_of(group, schedule, H200), H200).time) * 1e6 < 64.58
 

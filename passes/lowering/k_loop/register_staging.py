@@ -8,6 +8,9 @@ direction; after the products of a K block, and the barrier, it stores them as o
 
 The products hide the loads' latency, as with asynchronous copies, which would move words one by one; and their own
 loads stay vectors along the columns.
+
+Any fetch of single elements that no copy moves has two such phases where products lie between them
+(`split_element_moves`): else a compiler stores some elements before it loads others, and waits for memory many times.
 """
 
 from __future__ import annotations
@@ -24,7 +27,6 @@ from ....ir import (
     Read,
     RegisterRead,
     RegisterWrite,
-    Root,
     Share,
     SharedBuffer,
     Store,
@@ -38,9 +40,13 @@ from ....ir import (
     vector_widths,
     with_operands,
 )
+from ...geometry import MIN_COPY_BYTES
 from ..fetch import TRIP, tile_value, traversal
 from ..index_values import Context
 from ..layout import AxisBinding, Tile
+
+#: Elements of a fetch that a thread keeps in registers while it multiplies.
+MAX_HELD_ELEMENTS = 32
 
 
 def register_staging_phases(
@@ -65,17 +71,42 @@ def register_staging_phases(
         shares, (trip, element) = _division(tile, order, inner, thread, width)
         if vector_address(substitute(address, {s.var: s.value for s in shares}), element) is None:
             continue
-        at, shape = (as_index(trip), as_index(element)), (trip.extent, width)
-        names = [f"{name}.{n}" for n in range(len(loads))]
-        held: dict[Value, Value] = {o: RegisterRead(n, at, o.dtype) for n, o in zip(names, loads, strict=True)}
-        keeps: list[Root] = [RegisterWrite(n, at, shape, o, o.dtype) for n, o in zip(names, loads, strict=True)]
+        keeps, held = _hold_loads(loads, name, (as_index(trip), as_index(element)), (trip.extent, width))
         store = Store("shared", buffer.name, address, _replace_loads(value, held), buffer.dtype)
         unrolled = tuple(v for v in (trip, element) if v.extent > 1)
         return (
-            Phase("fetch", name, tuple(keeps), unrolled, shares),
+            Phase("fetch", name, keeps, unrolled, shares),
             Phase("fetch", f"{name}_store", (store,), unrolled, shares),
         )
     return None
+
+
+def split_element_moves(phase: Phase) -> tuple[Phase, ...]:
+    """Return the load and the store phase of a fetch.
+
+    Its elements are few, and moved one by one by no copy; another fetch stays alone. Registers hold bits: a conversion
+    to a number would wait for its load.
+    """
+    (root,) = phase.roots
+    single = [v.name for v in phase.unrolled] == [TRIP] and phase.unrolled[0].extent <= MAX_HELD_ELEMENTS
+    if not single or not isinstance(root, Store) or not isinstance(root.value, Load) or root.value.fill != 0:
+        return (phase,)
+    if phase.asynchronous and root.dtype.size >= MIN_COPY_BYTES:
+        return (phase,)
+    (trip,), kind = phase.unrolled, root.dtype.bits
+    load = evolve(root.value, dtype=kind)
+    (write,), held = _hold_loads([load], phase.name, (as_index(trip),), (trip.extent,))
+    loading = evolve(phase, roots=(write,), asynchronous=False)
+    return loading, evolve(loading, name=f"{phase.name}_store", roots=(evolve(root, value=held[load], dtype=kind),))
+
+
+def _hold_loads(
+    loads: Sequence[Load], name: str, at: tuple[Index, ...], shape: tuple[int, ...]
+) -> tuple[tuple[RegisterWrite, ...], dict[Value, Value]]:
+    """Return the register writes of loads, and the registers that hold each of them."""
+    names = [f"{name}.{n}" for n in range(len(loads))]
+    writes = (RegisterWrite(n, at, shape, load, load.dtype) for n, load in zip(names, loads, strict=True))
+    return tuple(writes), {load: RegisterRead(n, at, load.dtype) for n, load in zip(names, loads, strict=True)}
 
 
 def _division(

@@ -41,7 +41,7 @@ from ..layout import AxisBinding, Tile, stage
 from ..segment_state import SegmentState
 from ..substitute_phase import substitute_phase
 from .multiply import Multiplication
-from .register_staging import register_staging_phases
+from .register_staging import register_staging_phases, split_element_moves
 
 
 def staged_tiles(
@@ -280,7 +280,9 @@ def k_loop(pipeline: SharedPipeline, compute: Phase) -> list[Item]:
         return pipeline.loop([*phases, *waits, Barrier(), compute, *closing])
     later = pipeline.fetch(at + pipeline.prefetch_distance).copied
     following = [guard_fetch(phase, pipeline.exists(at + pipeline.prefetch_distance)) for phase in later]
-    turn = (*pipeline.wait, *pipeline.stage_registers(at), *following, *pipeline.commit, compute)
+    moves = [split_element_moves(phase) if pipeline.schedule.mma else (phase,) for phase in following]
+    begun, stores = [phase for phase, *_ in moves], [phase for _, *rest in moves for phase in rest]
+    turn = (*pipeline.wait, *pipeline.stage_registers(at), *begun, *pipeline.commit, compute, *stores)
     return [*pipeline.prologue(), pipeline.turns(turn)]
 
 
@@ -292,8 +294,9 @@ def warpgroup_k_loop(pipeline: SharedPipeline, multiplication: Multiplication) -
         wait for block b; barrier; multiply block b; copy block b + stages - 2; wait for the products of block b - 1
 
     The stage that is refilled was read by the products of block b - 2, which all warps have waited for before the
-    barrier. Elements that pass through registers are loaded a K block before they are stored. Partial sums that are
-    promoted end with their K block, and copies are a K block further ahead.
+    barrier. Elements that pass through registers are loaded a K block before they are stored; all single elements
+    before any of them is stored. Partial sums that are promoted end with their K block, and copies are a
+    K block further ahead.
     """
     at, distance = as_index(pipeline.step), pipeline.prefetch_distance
     end, promotion = multiplication.end_block()
@@ -302,7 +305,8 @@ def warpgroup_k_loop(pipeline: SharedPipeline, multiplication: Multiplication) -
     if pipeline.step.extent > distance:
         later, exists = pipeline.fetch(at + distance), pipeline.exists(at + distance)
         loads = pipeline.load_registers(at + distance + 1)
-        following = [guard_fetch(phase, exists) for phase in (*later.stored, *later.copied)]
+        moves = [split_element_moves(guard_fetch(phase, exists)) for phase in (*later.stored, *later.copied)]
+        following = [*(phase for phase, *_ in moves), *(phase for _, *stores in moves for phase in stores)]
     filled = [
         tuple(guard_fetch(phase, pipeline.exists(Index(n))) for phase in pipeline.fetch(Index(n)).whole)
         if n < pipeline.step.extent
@@ -329,7 +333,8 @@ def stepped_k_loop(pipeline: SharedPipeline, products: Multiplication) -> list[I
         wait; barrier; fetch c + 2; multiply c
             ->  keep step 1 of c; multiply step 0; fetch c + 2; wait; barrier; keep step 0 of c + 1; multiply step 1
 
-    Copies may begin with the first step, and are spread over all but the last one (`spread_copies`).
+    Copies may begin with the first step, and are spread over all but the last one (`spread_copies`). Single elements
+    are loaded before it, and stored before the wait.
 
     A stage is refilled after the barrier that follows all loads from it. After the last K block, its own first step is
     loaded once more, and copies of missing K blocks bring zeros: the loop has no branches.
@@ -338,10 +343,11 @@ def stepped_k_loop(pipeline: SharedPipeline, products: Multiplication) -> list[I
     items: list[Item] = [*pipeline.prologue(), *pipeline.wait, products.load_fragments(0, Index())]
     later = pipeline.fetch(at + pipeline.prefetch_distance).copied if chunks > pipeline.prefetch_distance else ()
     following = [_zero_filled(phase, at + pipeline.prefetch_distance, chunks) for phase in later]
-    body: list[Item] = [products.load_fragments(1, at), *following, products.step(0)]
+    moves = [split_element_moves(phase) for phase in following]
+    body: list[Item] = [products.load_fragments(1, at), *(phase for phase, *_ in moves), products.step(0)]
     for number in range(1, steps - 1):
         body += [products.load_fragments(number + 1, at), products.step(number)]
-    body += [*pipeline.commit, *pipeline.wait]
+    body += [*(phase for _, *stores in moves for phase in stores), *pipeline.commit, *pipeline.wait]
     body += [products.load_fragments(0, clamp(at + 1, 0, chunks - 1)), products.step(steps - 1)]
     return [*items, *pipeline.loop(body), *((Wait(0),) if pipeline.is_asynchronous else ())]
 
