@@ -1,7 +1,8 @@
-"""Folds constant scales that a division by a constant follows, as quantisations do.
+"""Folds constant divisors into the constant scales before them.
 
-A positive divisor moves through sums, maxima and minima to the constant factors and terms, which are divided once, in
-f64. A kernel then multiplies a sum by one number and adds another, instead of a scale, a shift and a division:
+A quantisation divides by its scale. A positive divisor moves through sums, maxima and minima to the constant factors
+and terms, which are divided once, in f64. A kernel then multiplies a sum by one number and adds another, instead of a
+scale, a shift and a division:
 
     c[n, k] = f32(z[n, k]) * (s[k] * t) + b[k];   r[n, k] = max(c[n, k], 0);   q[n, k] = i8(round(r[n, k] / u))
       ->   q[n, k] = i8(round(max(f32(z[n, k]) * a[k] + d[k], 0)))     with constants  a = s * t / u,   d = b / u
@@ -71,7 +72,7 @@ class _Folder:
     inlined: set[str] = field(factory=set)
 
     def change(self, statement: Statement) -> bool:
-        """Fold the scales of a pointwise statement that still stands; return whether it changed."""
+        """Fold the scales of a pointwise statement; return whether it changed."""
         standing = statement in self.index.definitions.get(statement.target, ()) and self.index.unit_of(statement)
         if not standing or not statement.is_pointwise or not is_plain(statement):
             return False
