@@ -10,6 +10,7 @@ import pytest
 from attrs import evolve
 from cuts.compile.build import build
 from cuts.ir.evaluation import as_dtype
+from cuts.ir.expr import Call, Cast, Const
 from cuts.ir.graph import Graph
 from cuts.ir.statement import Statement
 from cuts.ir.text import print_ir
@@ -145,6 +146,16 @@ def test_divisors_move_through_what_scales_with_them(block: str) -> None:
     assert texts(rewrite_bytes(convolutions(block=block))).count(" / ") == {"relu": 1, "tanh": 2}[block]
 
 
+def test_limits_of_integers_stay() -> None:
+    made = build_programs(graph({"x": TensorType(DType.I32, (8,))}, op("y", "cast", "x", to="i8"), out="y"), REGISTRY)
+    (unit,) = made.units
+    (statement,) = unit.statements
+    least = Call("max", (statement.reads[0], Const(-128, DType.I32)))
+    body = Cast(DType.I8, Call("min", (least, Const(127, DType.I32))))
+    limited = evolve(made, units=(evolve(unit, statements=(evolve(statement, body=body),)),))
+    assert fold_scales(limited) is limited
+
+
 @pytest.mark.parametrize("divisor", [-0.5, 0.0, np.inf])
 def test_other_divisors_stay(divisor: float) -> None:
     whole = convolutions()
@@ -200,18 +211,19 @@ def extremes(whole: Graph) -> list[DType]:
 def test_values_are_rounded_before_their_maximum() -> None:
     assert extremes(pooling()) == [DType.I8]
     assert extremes(pooling("u8")) == [DType.U8]
+    assert extremes(pooling("f8e4m3")) == [DType.F8E4M3]
 
 
 def test_other_maxima_stay_in_floats() -> None:
     assert extremes(pooling(outputs="y m")) == [DType.F32]
     assert extremes(pooling(outputs="y r")) == [DType.F32]
     assert extremes(pooling(source="x")) == [DType.F32]
-    assert extremes(pooling("f8e4m3")) == [DType.F32]
 
 
 @needs_opencl
-def test_a_maximum_of_rounded_values_is_exact() -> None:
+@pytest.mark.parametrize("to", ["i8", "f8e4m3"])
+def test_a_maximum_of_rounded_values_is_exact(to: str) -> None:
     x = RNG.integers(-64, 64, (2, 32, 9, 9)).astype(np.float32) / 8
-    whole = pooling()
+    whole = pooling(to)
     found, want = (build(whole, target=target).run({"x": x})["y"] for target in ("opencl", "reference"))
     assert np.array_equal(found, want) and len(np.unique(found)) > 8

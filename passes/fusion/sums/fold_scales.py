@@ -7,8 +7,8 @@ scale, a shift and a division:
     c[n, k] = f32(z[n, k]) * (s[k] * t) + b[k];   r[n, k] = max(c[n, k], 0);   q[n, k] = i8(round(r[n, k] / u))
       ->   q[n, k] = i8(round(max(f32(z[n, k]) * a[k] + d[k], 0)))     with constants  a = s * t / u,   d = b / u
 
-The values between are those that nothing else reads. A conversion to integers saturates: limits that are those of its
-type, and a zero point of 0, are no work of their own.
+The values between are those that nothing else reads. A conversion of floats to integers saturates: limits that are
+those of its type, and a zero point of 0, are no work of their own.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class _Folder:
     def _rewrite(self, node: Expr, root: Statement) -> Expr:
         if node.children:
             node = node.with_children(tuple(self._rewrite(child, root) for child in node.children))
-        if isinstance(node, Cast) and node.dtype.is_int and node.dtype is not DType.BOOL:
+        if isinstance(node, Cast) and node.dtype.is_int and dtype_of(node.arg, self.index.types).is_float:
             return Cast(node.dtype, _without_limits(node.arg, node.dtype))
         if isinstance(node, Call) and node.fn == "div" and self._is_positive(node.args[1]):
             return self._divide(node.args[0], node.args[1], root, root) or node

@@ -87,7 +87,7 @@ class _Finder:
         if made is None or made.combine not in ("max", "min") or not isinstance(made.body, Read):
             return None
         (read,), source, types = moving, made.body, self.index.types
-        narrow = types[root.target].dtype.is_int and types[root.target].dtype.size < types[source.tensor].dtype.size
+        narrow = types[root.target].dtype.size < types[source.tensor].dtype.size
         alone = self.index.is_only_read_by(read.tensor, [root]) and self.index.is_only_read_by(source.tensor, [made])
         fixed = {v for r in reads(root.body) if r != read for v in expr_variables(r)}
         if not (narrow and alone and not fixed and is_plain(root) and self._rises(root.body, read)):
