@@ -18,26 +18,29 @@ SHAPE = (2, 32, 7, 7)
 
 
 def residual_model(zero: Any) -> Any:
-    """Return two convolutions, a pooling and a shortcut between quantisations; scales are powers of two."""
+    """Return a residual block and a pooling, with quantisations.
+
+    Scales are powers of two.
+    """
     filters = {n: RNG.integers(-128, 128, (32, 32, k, k)).astype(np.int8) for n, k in (("v", 3), ("w", 1))}
     scales = {n: np.exp2(RNG.integers(-9, -5, 32)).astype(np.float32) for n in ("vs", "ws")}
     bias = RNG.integers(-8, 8, 32).astype(np.float32) / 8
     values = {"s": np.float32(0.25), "t": np.float32(0.5), "z": zero, "zs": np.zeros(32, np.int8), "b": bias}
     values |= filters | scales
 
-    def rounded(name: str, source: str, scale: str) -> list[Any]:
+    def rounding(name: str, source: str, scale: str) -> list[Any]:
         quantised = helper.make_node("QuantizeLinear", [source, scale, "z"], [f"{name}q"])
         return [quantised, helper.make_node("DequantizeLinear", [f"{name}q", scale, "z"], [name])]
 
     nodes = [
-        *rounded("d", "x", "s"),
+        *rounding("d", "x", "s"),
         helper.make_node("DequantizeLinear", ["v", "vs", "zs"], ["vd"], axis=0),
         helper.make_node("DequantizeLinear", ["w", "ws", "zs"], ["wd"], axis=0),
         helper.make_node("Conv", ["d", "vd", "b"], ["c"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
         helper.make_node("Relu", ["c"], ["r"]),
-        *rounded("e", "r", "t"),
+        *rounding("e", "r", "t"),
         helper.make_node("Conv", ["e", "wd"], ["f"], kernel_shape=[1, 1]),
-        *rounded("g", "f", "t"),
+        *rounding("g", "f", "t"),
         helper.make_node("Add", ["g", "d"], ["a"]),
         helper.make_node("Relu", ["a"], ["h"]),
         helper.make_node("MaxPool", ["h"], ["m"], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),

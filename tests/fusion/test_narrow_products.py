@@ -1,4 +1,4 @@
-"""Products of dequantised bytes multiply the bytes; their scales contain the divisors that follow."""
+"""Products of scaled bytes, and quantisations after them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from attrs import evolve
 from cuts.compile.build import build
 from cuts.ir.evaluation import as_dtype
+from cuts.ir.expr import Call, Cast, Const
 from cuts.ir.graph import Graph
 from cuts.ir.statement import Statement
 from cuts.ir.text import print_ir
@@ -29,8 +30,8 @@ RNG = np.random.default_rng(0)
 SIZES = {"i8": 128, "u8": 128, "f8e4m3": 8, "f8e5m2": 4}
 
 
-def rounded(name: str, source: str, scale: str, to: str = "i8") -> list[Line]:
-    """Return the rounding of a value to scaled bytes, as `name`, and the bytes."""
+def rounding(name: str, source: str, scale: str, to: str = "i8") -> list[Line]:
+    """Return the rounding of a value to scaled bytes."""
     return [op(f"{name}.bytes", "quantize", source, scale, to=to), op(name, "dequantize", f"{name}.bytes", scale)]
 
 
@@ -54,21 +55,21 @@ _NAMES = {"float32": "f32", "int8": "i8", "uint8": "u8", "float8_e4m3fn": "f8e4m
 
 
 def convolutions(to: str = "i8", channels: int = 32, images: int = 2, size: int = 6, block: str = "relu") -> Graph:
-    """Return two convolutions of scaled bytes, and a sum with the input of the first."""
+    """Return two convolutions of scaled bytes with a shortcut."""
     shapes = {"v": (channels, channels, 3, 3), "w": (channels, channels, 1, 1)}
     constants = {name: numbers(shape, to) for name, shape in shapes.items()}
     constants |= {"vs": powers(channels), "ws": powers(channels), "s": np.float32(0.25), "t": np.float32(0.5)}
     constants |= {"b": RNG.integers(-8, 8, channels).astype(np.float32) / 8}
     lines = [
-        *rounded("d", "x", "s", to), op("vd", "dequantize", "v", "vs", axis=0),
+        *rounding("d", "x", "s", to), op("vd", "dequantize", "v", "vs", axis=0),
         op("wd", "dequantize", "w", "ws", axis=0), op("c", "conv", "d", "vd", "b", pads=(1, 1, 1, 1)),
-        op("r", block, "c"), *rounded("e", "r", "t", to), op("f", "conv", "e", "wd"), op("g", "add", "f", "d"),
-        op("h", "relu", "g"), *rounded("y", "h", "t", to),
+        op("r", block, "c"), *rounding("e", "r", "t", to), op("f", "conv", "e", "wd"), op("g", "add", "f", "d"),
+        op("h", "relu", "g"), *rounding("y", "h", "t", to),
     ]  # fmt: skip
     return with_constants(lines, {"x": (images, channels, size, size)}, constants)
 
 
-def changed(whole: Graph) -> Programs:
+def rewrite_bytes(whole: Graph) -> Programs:
     before = fold_units(drop_unused(build_programs(whole, REGISTRY)))
     after = fold_scales(multiply_bytes(before))
     verify_programs(after)
@@ -84,45 +85,45 @@ def texts(programs: Programs) -> str:
 
 
 def product(scale: tuple[int, ...] = (), axis: int = 0, shape: tuple[int, ...] = (64, 48), to: str = "i8") -> Graph:
-    """Return a matrix product of scaled bytes; the scales of its constant have a shape."""
-    lines = [*rounded("d", "x", "s", to), op("v", "dequantize", "w", "ws", axis=axis), op("y", "matmul", "d", "v")]
+    """Return a matrix product of scaled bytes."""
+    lines = [*rounding("d", "x", "s", to), op("v", "dequantize", "w", "ws", axis=axis), op("y", "matmul", "d", "v")]
     constants = {"w": numbers(shape, to), "ws": powers(*scale), "s": np.float32(0.5)}
     return with_constants(lines, {"x": (4, shape[0])}, constants)
 
 
 def test_sums_are_of_bytes_in_integers() -> None:
-    after = changed(convolutions())
+    after = rewrite_bytes(convolutions())
     assert [after.types[s.target].dtype for s in sums(after)] == [DType.I32, DType.I32]
     assert all(len(s.reads) == 2 and {after.types[r.tensor].dtype for r in s.reads} == {DType.I8} for s in sums(after))
 
 
 def test_divisors_are_parts_of_constants() -> None:
-    found = texts(changed(convolutions()))
+    found = texts(rewrite_bytes(convolutions()))
     assert found.count(" / ") == 1  # that of the input
     assert "min(" not in found and "index(0)" not in found
 
 
 @pytest.mark.parametrize(("to", "kind"), [("f8e4m3", DType.F32), ("u8", DType.I32)])
 def test_other_bytes(to: str, kind: DType) -> None:
-    (total,) = sums(changed(product((48,), 1, to=to)))
-    assert changed(product((48,), 1, to=to)).types[total.target].dtype is kind
-    assert {changed(product((48,), 1, to=to)).types[r.tensor].dtype for r in total.reads} == {DType(to)}
+    (total,) = sums(rewrite_bytes(product((48,), 1, to=to)))
+    assert rewrite_bytes(product((48,), 1, to=to)).types[total.target].dtype is kind
+    assert {rewrite_bytes(product((48,), 1, to=to)).types[r.tensor].dtype for r in total.reads} == {DType(to)}
 
 
 def test_scales_along_the_sum_stay_in_it() -> None:
-    (total,) = sums(changed(product((64,), 0)))
+    (total,) = sums(rewrite_bytes(product((64,), 0)))
     assert "i32" not in print_ir(total)
 
 
-def test_sums_that_integers_do_not_hold_stay_as_they_are() -> None:
-    (total,) = sums(changed(product((1,), 0, shape=(1 << 17, 2))))
+def test_long_sums_stay_in_floats() -> None:
+    (total,) = sums(rewrite_bytes(product((1,), 0, shape=(1 << 17, 2))))
     assert "i32" not in print_ir(total)
 
 
 def test_convolutions_of_each_channel_multiply_floats() -> None:
-    lines = [*rounded("d", "x", "s"), op("v", "dequantize", "w", "s"), op("y", "conv", "d", "v", groups=128)]
+    lines = [*rounding("d", "x", "s"), op("v", "dequantize", "w", "s"), op("y", "conv", "d", "v", groups=128)]
     constants = {"w": numbers((128, 1, 3, 3)), "s": np.float32(0.5)}
-    (total,) = sums(changed(with_constants(lines, {"x": (1, 128, 8, 8)}, constants)))
+    (total,) = sums(rewrite_bytes(with_constants(lines, {"x": (1, 128, 8, 8)}, constants)))
     assert "i32" not in print_ir(total)
 
 
@@ -130,25 +131,35 @@ def test_zero_points_stay() -> None:
     lines = [op("q", "quantize", "x", "s", "z"), op("d", "dequantize", "q", "s", "z"),
              op("v", "dequantize", "w", "ws", axis=1), op("y", "matmul", "d", "v")]  # fmt: skip
     constants = {"w": numbers((64, 48)), "ws": powers(48), "s": np.float32(0.5), "z": np.array(3, np.uint8)}
-    (total,) = sums(changed(with_constants(lines, {"x": (4, 64)}, constants)))
+    (total,) = sums(rewrite_bytes(with_constants(lines, {"x": (4, 64)}, constants)))
     assert "i32" not in print_ir(total)
 
 
 def test_values_with_other_readers_are_divided() -> None:
     whole = convolutions()
-    found = texts(changed(evolve(whole, outputs=("y", "c"))))
+    found = texts(rewrite_bytes(evolve(whole, outputs=("y", "c"))))
     assert found.count(" / ") == 2
 
 
 @pytest.mark.parametrize("block", ["relu", "tanh"])
 def test_divisors_move_through_what_scales_with_them(block: str) -> None:
-    assert texts(changed(convolutions(block=block))).count(" / ") == {"relu": 1, "tanh": 2}[block]
+    assert texts(rewrite_bytes(convolutions(block=block))).count(" / ") == {"relu": 1, "tanh": 2}[block]
+
+
+def test_limits_of_integers_stay() -> None:
+    made = build_programs(graph({"x": TensorType(DType.I32, (8,))}, op("y", "cast", "x", to="i8"), out="y"), REGISTRY)
+    (unit,) = made.units
+    (statement,) = unit.statements
+    least = Call("max", (statement.reads[0], Const(-128, DType.I32)))
+    body = Cast(DType.I8, Call("min", (least, Const(127, DType.I32))))
+    limited = evolve(made, units=(evolve(unit, statements=(evolve(statement, body=body),)),))
+    assert fold_scales(limited) is limited
 
 
 @pytest.mark.parametrize("divisor", [-0.5, 0.0, np.inf])
 def test_other_divisors_stay(divisor: float) -> None:
     whole = convolutions()
-    found = texts(changed(evolve(whole, constants={**whole.constants, "t": np.array(divisor, np.float32)})))
+    found = texts(rewrite_bytes(evolve(whole, constants={**whole.constants, "t": np.array(divisor, np.float32)})))
     assert found.count(" / ") == 3
 
 
@@ -162,7 +173,7 @@ def test_results_are_exact(to: str) -> None:
 
 
 @needs_opencl
-def test_infinite_and_missing_inputs_round_as_in_the_reference() -> None:
+def test_infinite_inputs_round_to_limits() -> None:
     x = np.array([np.nan, np.inf, -np.inf, 63.6, -64.1, 63.75, 0.25, -0.25], np.float32)
     whole = with_constants([op("y", "quantize", "x", "s", to="i8")], {"x": (8,)}, {"s": np.float32(0.5)})
     found = build(whole, target="opencl").run({"x": x})["y"]
@@ -178,10 +189,10 @@ def test_warpgroups_multiply_bytes_that_tensor_maps_bring() -> None:
     assert len(filters) == 2 and all(a.dtype == np.int8 for a in filters)
 
 
-def pooled(to: str = "i8", outputs: str = "y", source: str = "r", function: str = "max_pool") -> Graph:
+def pooling(to: str = "i8", outputs: str = "y", source: str = "r", function: str = "max_pool") -> Graph:
     """Return a convolution of bytes, its extremes over windows, and their rounding."""
     lines = [
-        *rounded("d", "x", "s"), op("v", "dequantize", "w", "ws", axis=0), op("c", "conv", "d", "v", "b"),
+        *rounding("d", "x", "s"), op("v", "dequantize", "w", "ws", axis=0), op("c", "conv", "d", "v", "b"),
         op("r", "relu", "c"), op("m", function, source, kernel_shape=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1)),
         op("y", "quantize", "m", "t", to=to),
     ]  # fmt: skip
@@ -198,20 +209,21 @@ def extremes(whole: Graph) -> list[DType]:
 
 
 def test_values_are_rounded_before_their_maximum() -> None:
-    assert extremes(pooled()) == [DType.I8]
-    assert extremes(pooled("u8")) == [DType.U8]
+    assert extremes(pooling()) == [DType.I8]
+    assert extremes(pooling("u8")) == [DType.U8]
+    assert extremes(pooling("f8e4m3")) == [DType.F8E4M3]
 
 
-def test_values_that_others_read_or_that_may_be_no_number_keep_their_maximum() -> None:
-    assert extremes(pooled(outputs="y m")) == [DType.F32]
-    assert extremes(pooled(outputs="y r")) == [DType.F32]
-    assert extremes(pooled(source="x")) == [DType.F32]
-    assert extremes(pooled("f8e4m3")) == [DType.F32]
+def test_other_maxima_stay_in_floats() -> None:
+    assert extremes(pooling(outputs="y m")) == [DType.F32]
+    assert extremes(pooling(outputs="y r")) == [DType.F32]
+    assert extremes(pooling(source="x")) == [DType.F32]
 
 
 @needs_opencl
-def test_a_maximum_of_rounded_values_is_exact() -> None:
+@pytest.mark.parametrize("to", ["i8", "f8e4m3"])
+def test_a_maximum_of_rounded_values_is_exact(to: str) -> None:
     x = RNG.integers(-64, 64, (2, 32, 9, 9)).astype(np.float32) / 8
-    whole = pooled()
+    whole = pooling(to)
     found, want = (build(whole, target=target).run({"x": x})["y"] for target in ("opencl", "reference"))
     assert np.array_equal(found, want) and len(np.unique(found)) > 8

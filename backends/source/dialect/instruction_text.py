@@ -91,7 +91,10 @@ def addition_helpers(qualifier: str) -> Mapping[str, str]:
 
 
 def packed_conversions(qualifier: str) -> Mapping[str, str]:
-    """Return the helpers that convert four floats to integers of a byte; the first one is in the low bits."""
+    """Return the helpers that convert four floats to integers of a byte.
+
+    The first one is in the low bits.
+    """
     found: dict[str, str] = {}
     for name, (dtype, _) in PACKED_CONVERSIONS.items():
         kind = "s8" if dtype.element.kind == "signed" else "u8"

@@ -47,7 +47,10 @@ class Vectors:
         return self.elements[place].format(x=name, c=self.names[word])
 
     def pack(self, values: Sequence[str], word: str = "") -> list[str]:
-        """Return the parts with some values, made by `word`, by default that of values of the element type."""
+        """Return the parts with some values.
+
+        `word` makes a part, by default of values of the element type.
+        """
         text = word or self.word
         return [text.format(*values[k : k + self.per_word]) for k in range(0, len(values), self.per_word)]
 

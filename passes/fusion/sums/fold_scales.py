@@ -1,13 +1,14 @@
-"""Folds constant scales that a division by a constant follows, as quantisations do.
+"""Folds constant divisors into the constant scales before them.
 
-A positive divisor moves through sums, maxima and minima to the constant factors and terms, which are divided once, in
-f64. A kernel then multiplies a sum by one number and adds another, instead of a scale, a shift and a division:
+A quantisation divides by its scale. A positive divisor moves through sums, maxima and minima to the constant factors
+and terms, which are divided once, in f64. A kernel then multiplies a sum by one number and adds another, instead of a
+scale, a shift and a division:
 
     c[n, k] = f32(z[n, k]) * (s[k] * t) + b[k];   r[n, k] = max(c[n, k], 0);   q[n, k] = i8(round(r[n, k] / u))
       ->   q[n, k] = i8(round(max(f32(z[n, k]) * a[k] + d[k], 0)))     with constants  a = s * t / u,   d = b / u
 
-The values between are those that nothing else reads. A conversion to integers saturates: limits that are those of its
-type, and a zero point of 0, are no work of their own.
+The values between are those that nothing else reads. A conversion of floats to integers saturates: limits that are
+those of its type, and a zero point of 0, are no work of their own.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class _Folder:
     inlined: set[str] = field(factory=set)
 
     def change(self, statement: Statement) -> bool:
-        """Fold the scales of a pointwise statement that still stands; return whether it changed."""
+        """Fold the scales of a pointwise statement; return whether it changed."""
         standing = statement in self.index.definitions.get(statement.target, ()) and self.index.unit_of(statement)
         if not standing or not statement.is_pointwise or not is_plain(statement):
             return False
@@ -84,7 +85,7 @@ class _Folder:
     def _rewrite(self, node: Expr, root: Statement) -> Expr:
         if node.children:
             node = node.with_children(tuple(self._rewrite(child, root) for child in node.children))
-        if isinstance(node, Cast) and node.dtype.is_int and node.dtype is not DType.BOOL:
+        if isinstance(node, Cast) and node.dtype.is_int and dtype_of(node.arg, self.index.types).is_float:
             return Cast(node.dtype, _without_limits(node.arg, node.dtype))
         if isinstance(node, Call) and node.fn == "div" and self._is_positive(node.args[1]):
             return self._divide(node.args[0], node.args[1], root, root) or node

@@ -1,4 +1,4 @@
-"""Rounding before a maximum: the extreme of rounded values is the rounded extreme.
+"""Extremes of rounded values instead of rounded extremes.
 
 A rising function and a maximum change places, so that a quantisation follows the layer before a pooling, and the
 pooling moves bytes. So do a rising function and a minimum:
@@ -81,13 +81,13 @@ class _Finder:
     constants: Mapping[str, Array]
 
     def find(self, root: Statement) -> _Extreme | None:
-        """Return the extreme that a statement alone reads and rounds to a narrower type, else None."""
+        """Return the extreme that a statement rounds, else None."""
         moving = [r for r in reads(root.body) if r.tensor not in self.constants]
         made = self.index.definition(moving[0]) if len(moving) == 1 else None
         if made is None or made.combine not in ("max", "min") or not isinstance(made.body, Read):
             return None
         (read,), source, types = moving, made.body, self.index.types
-        narrow = types[root.target].dtype.is_int and types[root.target].dtype.size < types[source.tensor].dtype.size
+        narrow = types[root.target].dtype.size < types[source.tensor].dtype.size
         alone = self.index.is_only_read_by(read.tensor, [root]) and self.index.is_only_read_by(source.tensor, [made])
         fixed = {v for r in reads(root.body) if r != read for v in expr_variables(r)}
         if not (narrow and alone and not fixed and is_plain(root) and self._rises(root.body, read)):
@@ -97,7 +97,7 @@ class _Finder:
             or not self._magnitude(evolve(source, guards=(), fill=0.0)) < np.finfo(np.float32).max
         ):
             return None
-        return _Extreme(made, read, source, self._rounded(root, read, source.fill))
+        return _Extreme(made, read, source, self._rounded_form(root, read, source.fill))
 
     def _rises(self, expr: Expr, read: Read) -> bool:
         """Return whether an expression of one read never falls as the read rises."""
@@ -144,7 +144,7 @@ class _Finder:
         terms = prod(v.extent for v in made.reduce) if made.combine == "sum" else 1
         return max(abs(read.fill) if read.guards else 0.0, terms * self._magnitude(made.body))
 
-    def _rounded(self, root: Statement, read: Read, value: float) -> float:
+    def _rounded_form(self, root: Statement, read: Read, value: float) -> float:
         """Return the rounded form of a number."""
         number = Const(value, dtype_of(read, self.index.types))
         body = rebuild(root.body, lambda node: number if node == read else node)
@@ -155,7 +155,7 @@ class _Finder:
 
 
 def _round_first(match: Match, found: _Extreme) -> Edit:
-    """Return the rounded values in a unit of their own, and their extreme in the place of the rounded one."""
+    """Return the rounded values in a unit of their own, and their extreme instead of the rounded one."""
     root, index, source = match.root, match.index, found.source
     shape = index.types[source.tensor].shape
     axes = tuple(Var(f"d{n}", extent) for n, extent in enumerate(shape))

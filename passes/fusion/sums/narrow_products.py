@@ -54,13 +54,13 @@ class _Scaled:
 
 
 def multiply_bytes(programs: Programs) -> Programs:
-    """Return programs in which products of dequantised bytes are products of the bytes."""
+    """Return programs that multiply bytes before they scale them."""
     found = rewrite(programs, RewriteRule(SUM, _scaled_factors, _scale_sum))
     return found if found is programs else drop_unused(found)
 
 
 def widens_bytes(program: Program) -> bool:
-    """Return whether a declaration computes scaled bytes, whatever its zero point is."""
+    """Return whether a declaration computes scaled bytes, with any zero point."""
     if len(program.statements) != 1 or not program.statements[0].is_pointwise:
         return False
     (made,) = program.statements
@@ -70,7 +70,10 @@ def widens_bytes(program: Program) -> bool:
 
 
 def widened_byte(factor: Expr, types: dict[str, TensorType]) -> Read | None:
-    """Return the byte that a factor converts to f32, less a zero point of 0; None for other factors."""
+    """Return the byte that a factor converts to f32, else None.
+
+    It may subtract a zero point of 0.
+    """
     if isinstance(factor, Call) and factor.fn == "sub" and is_zero(factor.args[1]):
         factor = factor.args[0]
     wide = isinstance(factor, Cast) and factor.dtype is DType.F32 and isinstance(factor.arg, Read)
@@ -95,7 +98,7 @@ def _scaled_factors(match: Match) -> tuple[_Scaled, _Scaled] | None:
     parts = factors(total.body)
     if not is_plain(total) or index.types[total.target].dtype is not DType.F32 or len(parts) != 2:
         return None
-    left, right = (_scaled(part, total.reduce, index) for part in parts)
+    left, right = (_scaled_byte(part, total.reduce, index) for part in parts)
     if left is None or right is None or not (left.scales or right.scales):
         return None
     own = (expr_variables(left.byte) ^ expr_variables(right.byte)) & {*total.axes}
@@ -111,7 +114,7 @@ def _largest_size(dtype: DType) -> int:
     return max(-int(dtype.element.lowest), int(dtype.element.highest))
 
 
-def _scaled(part: Expr, reduced: Collection[Var], index: DefUse) -> _Scaled | None:
+def _scaled_byte(part: Expr, reduced: Collection[Var], index: DefUse) -> _Scaled | None:
     """Return a factor as a byte and scales that no reduced axis moves."""
     if (byte := widened_byte(part, index.types)) is not None:
         return _Scaled(byte, ())
