@@ -46,9 +46,9 @@ def update_inputs(previous: Launches, context: CompileContext) -> Launches:
             kept = keep_elements(group, overwritten, moved)
             before = chosen[kernel_key(group, views)]
             new = kept if kept is group else run_over_updates(kept, moved, present)
-            found = None if new is kept else _schedule(new, before, alone=len(launch) == 1, context=context)
-            placed[group.outputs] = kept if found is None else new
-            schedules[kernel_key(placed[group.outputs], moved)] = found or before
+            better = None if new is kept else _schedule(new, before, alone=len(launch) == 1, context=context)
+            placed[group.outputs] = kept if better is None else new
+            schedules[kernel_key(placed[group.outputs], moved)] = better or before
         present |= _buffers([t for group in launch for t in group.outputs], moved)
     partition = evolve(partition, views=moved, groups=[placed[g.outputs] for g in partition.groups])
     launches = [tuple(placed[g.outputs] for g in launch) for launch in previous.launches]
