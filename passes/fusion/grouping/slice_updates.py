@@ -141,8 +141,10 @@ def _arrivals(condition: Expr, writers: _Writers, unused: Sequence[str]) -> _Arr
     axes = [_plain_axis(index) for index in number.indices]
     if number.guards or None in axes or len({*axes}) < len(axes):
         return None
-    *start, last = writers.get(number.tensor, [None])  # type: ignore[list-item]
-    if last is None or last.step is not None or not all(_is_negative(s.body) for s in start):
+    if not writers.get(number.tensor):
+        return None
+    *start, last = writers[number.tensor]
+    if last.step is not None or not all(_is_negative(s.body) for s in start):
         return None
     named = dict(zip(last.axes if last.into else last.reduce, unused, strict=False))
     moved: dict[Var, Index] = {v: as_index(Var(name, v.extent)) for v, name in named.items()}
@@ -154,8 +156,8 @@ def _arrivals(condition: Expr, writers: _Writers, unused: Sequence[str]) -> _Arr
     if last.into or last.combine != "max" or start or None in own:
         return None
     moved |= {there: as_index(here) for there, here in zip(own, axes, strict=True) if there and here}
-    found = _compared_places(last.body, tuple(Var(name, v.extent) for v, name in named.items()), moved)
-    return None if found is None else evolve(found, last=number)
+    compared = _compared_places(last.body, tuple(Var(name, v.extent) for v, name in named.items()), moved)
+    return None if compared is None else evolve(compared, last=number)
 
 
 def _compared_places(body: Expr, axes: tuple[Var, ...], moved: Mapping[Var, Index]) -> _Arrivals | None:
