@@ -8,7 +8,7 @@ Sums of integers are exact in 32 bits, and matrix instructions multiply bytes at
 
 Both factors have an axis that the other has not: without one, as in a convolution of each channel, a number of one
 factor meets one of the other, and threads multiply floats at twice the rate of integers. Other readers of a dequantised
-value compute it as before. 8-bit floats are multiplied and added up in f32.
+value compute it as before. 8-bit floats are multiplied and added up in f32. Unsigned bytes stay floats.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ from ....ir import (
 from ...statements import DefUse, Match, Programs, RewriteRule, anything, is_plain, reduction, rewrite
 from ..fold_units import drop_unused
 
+#: Most products of signed bytes whose sum 32 bits hold.
+MAX_EXACT_TERMS = ((1 << 31) - 1) // (1 << 7) ** 2
 SUM = reduction("sum", anything())
 
 
@@ -106,12 +108,8 @@ def _scaled_factors(match: Match) -> tuple[_Scaled, _Scaled] | None:
         return None
     kinds = {index.types[each.byte.tensor].dtype for each in (left, right)}
     terms = prod(v.extent for v in total.reduce)
-    exact = all(kind.is_float for kind in kinds) or (len(kinds) == 1 and terms * _largest_size(*kinds) ** 2 < 1 << 31)
+    exact = all(kind.is_float for kind in kinds) or (kinds == {DType.I8} and terms <= MAX_EXACT_TERMS)
     return (left, right) if exact else None
-
-
-def _largest_size(dtype: DType) -> int:
-    return max(-int(dtype.element.lowest), int(dtype.element.highest))
 
 
 def _scaled_byte(part: Expr, reduced: Collection[Var], index: DefUse) -> _Scaled | None:
