@@ -63,10 +63,31 @@ def test_the_scale_of_a_norm_is_computed_once() -> None:
     np.testing.assert_allclose(evaluate(program, values)["y"], expected, rtol=1e-12)
 
 
+def test_values_of_half_types_stay() -> None:
+    _, hoisted = hoist(graph(types_of(SHAPES, DType.F16), *NORM_LINES, out="y"))
+    assert not hoisted
+
+
 def test_depthwise_weights_are_stored_with_channels_innermost() -> None:
     whole = graph(types_of({"x": SHAPES["x"], "w": (CHANNELS, 1, 3, 3)}, DType.F16), *CONVOLUTION_LINES, out="y")
     after, (weights,) = hoist(whole)
     assert str(after.types[weights.target]) == f"f16[3, 3, {CHANNELS}]"
+
+
+@needs_opencl
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16], ids=str)
+def test_large_values_are_those_without_hoisting(dtype: DType) -> None:
+    """Scales beyond f16, an infinite one, and NaN."""
+    whole = graph(types_of(SHAPES, dtype), op("y", "batch_norm", "x", *NORM, epsilon=1e-4), out="y")
+    values = values_of(whole)
+    values["x"][:] = (values["x"] - 1) / 64
+    values["scale"][:3], values["var"][:3] = 2000, 0
+    values["scale"][3], values["var"][4] = np.inf, np.nan
+    values["mean"][:], values["bias"][:] = 0, 1
+    plan = build_graph(whole, load_spec(()), find_target("opencl"), CompileOptions())
+    with np.errstate(all="ignore"):
+        expected = evaluate_graph(whole, REGISTRY, {t: v.astype(np.float64) for t, v in values.items()})["y"]
+    np.testing.assert_allclose(plan.run(values)["y"], expected, rtol=2e-5 if dtype is DType.F32 else 2e-3)
 
 
 UNCHANGED_CASES: dict[str, tuple[dict[str, tuple[int, ...]], list[Line]]] = {

@@ -7,6 +7,8 @@ launch:
     y[n, c, p, q] = (x[n, c, p, q] - mean[c]) * (scale[c] * rsqrt(var[c] + epsilon)) + bias[c]
       ->   h[c] = scale[c] * rsqrt(var[c] + epsilon);    y[n, c, p, q] = (x[n, c, p, q] - mean[c]) * h[c] + bias[c]
 
+Values of half types stay: kernels compute them in f32, and memory would round them.
+
 Weights that are multiplied element by element, as those of a depthwise convolution, are stored with the axes of the
 results innermost, whose neighbours threads load together:
 
@@ -22,7 +24,7 @@ from math import prod
 from attrs import evolve, field, frozen
 
 from ....ir import (
-    Const,
+    DType,
     Expr,
     Read,
     Statement,
@@ -71,7 +73,8 @@ class _Hoister:
     def rewrite(self, node: Expr) -> Expr:
         """Return an expression with its largest parts of parameters alone hoisted."""
         if axes := self._axes(node):
-            return self._store(node, axes) if issue_slots(node) >= MIN_SLOTS else node
+            exact = dtype_of(node, self.index.types).size >= DType.F32.size
+            return self._store(node, axes) if exact and issue_slots(node) >= MIN_SLOTS else node
         return node.with_children(tuple(map(self.rewrite, node.children))) if node.children else node
 
     def store_weights(self) -> Expr:
@@ -98,13 +101,11 @@ class _Hoister:
         return axes if floats and few and len(axes) == len(used) and all(plain) else ()
 
     def _store(self, value: Expr, axes: Sequence[Var]) -> Expr:
-        """Return the read of a stored value: the greatest finite one for values beyond the type."""
-        place, kind = tuple(map(as_index, axes)), dtype_of(value, self.index.types)
+        """Return the read of a stored value."""
+        place = tuple(map(as_index, axes))
         if value not in self.values:
-            target = self.index.add_tensor("hoisted", TensorType(kind, tuple(axis.extent for axis in axes)))
-            most = float(kind.element.largest)
-            finite = call("min", call("max", value, Const(-most, kind)), Const(most, kind))
-            self.values[value] = Statement(target, tuple(axes), place, value if isinstance(value, Read) else finite)
+            type_ = TensorType(dtype_of(value, self.index.types), tuple(axis.extent for axis in axes))
+            self.values[value] = Statement(self.index.add_tensor("hoisted", type_), tuple(axes), place, value)
         return Read(self.values[value].target, place)
 
 
