@@ -24,8 +24,7 @@ def _mm(ctx: ImportContext, a: Value, b: Value) -> Any:
     return ctx.cast(counts, DType.BOOL)
 
 
-#: Elements of a block with a scale of its own.
-_SCALED_BLOCK = 128
+_SCALED_BLOCK = 128  # elements of a block with a scale of its own
 
 
 def _scaled_mm(
@@ -34,18 +33,16 @@ def _scaled_mm(
 ) -> Any:  # fmt: skip
     """Convert a product of 8-bit floats with scales.
 
-    Both operands have one scale, or one for each row and each column, or for blocks of 128, the last of them shorter.
-
+    Both operands have one, one for each row and column, or for blocks of 128, the last one shorter.
     Raises `GraphError` for a scale of the result.
     """
     if result_scale is not None:
         raise GraphError("a scale of the result is not supported", hint="scale the result of aten._scaled_mm")
     kind = dtype_of(dtype) if dtype is not None else ctx.type(a).dtype
     scales = (v if len(ctx.shape(v)) == 2 else ctx.reshape(v, (1, 1)) for v in (a_scale, b_scale))
-    if bias is None:
-        return ctx.emit("scaled_matmul", a, b, *scales, to=kind.value, block=_SCALED_BLOCK)
-    product = ctx.emit("scaled_matmul", a, b, *scales, to=DType.F32.value, block=_SCALED_BLOCK)
-    return ctx.cast(ctx.emit("add", product, ctx.cast(bias, DType.F32)), kind)
+    to = kind if bias is None else DType.F32
+    product = ctx.emit("scaled_matmul", a, b, *scales, to=to.value, block=_SCALED_BLOCK)
+    return product if bias is None else ctx.cast(ctx.emit("add", product, ctx.cast(bias, DType.F32)), kind)
 
 
 def _addmm(ctx: ImportContext, c: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Any:

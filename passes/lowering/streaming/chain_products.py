@@ -95,8 +95,8 @@ class PartStages:
     before: Index = Index()
 
     @property
-    def again(self) -> bool:
-        """True where another tile may follow."""
+    def is_persistent(self) -> bool:
+        """True in a persistent grid, where another tile may follow."""
         return self.tiles != Index()
 
     @property
@@ -124,7 +124,7 @@ class PartStages:
     @property
     def release_rows(self) -> list[Item]:
         """The release of the rows' factors, where another tile may follow."""
-        return [MbarrierArrive(EMPTY, Index(self.count))] if self.again else []
+        return [MbarrierArrive(EMPTY, Index(self.count))] if self.is_persistent else []
 
     def fetch(self, number: Index, nbytes: int, copies: tuple[BulkCopy, ...]) -> tuple[Item, ...]:
         """Return the copies of a part, after the release of its stage.
@@ -139,7 +139,7 @@ class PartStages:
     def fetch_rows(self, rows: Sequence[BulkPipeline]) -> list[Item]:
         """Return the copies of the rows' factors."""
         copies = tuple(copy for p in rows for copy in p.copies(Index(), Index()))
-        free = [MbarrierWait(EMPTY, Index(self.count), (self.tiles + 1) % 2)] if self.again else []
+        free = [MbarrierWait(EMPTY, Index(self.count), (self.tiles + 1) % 2)] if self.is_persistent else []
         return [*free, BulkFetch(FULL, Index(self.count), sum(p.nbytes for p in rows), copies)]
 
     def declare(self, layout: BlockLayout, items: Sequence[Item], held: int, registers: int) -> None:

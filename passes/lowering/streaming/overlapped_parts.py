@@ -124,7 +124,7 @@ class OverlappedParts:
         end = [
             *(self.stages.release_rows if self.bulk else self._arrival(0, self.last)), ProductFence((in_sums, *packed)),
             *self._of_part(self.sums.unfinished, self.last), ProductWait(0, (in_sums,)),
-            *([self.stages.release(self.last)] if self.stages.again else ()),
+            *([self.stages.release(self.last)] if self.stages.is_persistent else ()),
         ]  # fmt: skip
         return [*begin, *([Loop(step, tuple(body), self.taken.until)] if extent > 1 else []), *end]
 

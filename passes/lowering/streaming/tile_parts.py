@@ -96,7 +96,7 @@ class TileParts:
         if self.warpgroups:
             loop = [TurnWait(), *loop, TurnPass(0, self.warpgroups)]
         last = Index(step.extent - 1) if until is None else as_index(until) - 1
-        ends = [self.stages.release(last)] if self.stages.again else []
+        ends = [self.stages.release(last)] if self.stages.is_persistent else []
         return [*begin, *loop, *self.stages.release_rows, ProductWait(0, names), *ends]
 
     def _part(self, step: Index, ahead: int) -> list[Item]:
