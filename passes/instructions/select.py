@@ -110,7 +110,9 @@ class PhaseSelector:
         elif isinstance(root, Store) and root.into:
             found = next(filter(None, (select_addition(root, v, self.context) for v in self.boxes[root])), root)
         elif isinstance(root, Store):
-            found = self._keep_elements(self._instruction(root, self._store))
+            # Elements of a vector that stay beside others are left out one by one.
+            found = self._instruction(root, self._store)
+            found = next((k for k in map(self._keep_elements, (found, root)) if k not in (found, root)), found)
         if isinstance(found, Store) and (load := self._copy_source(found)):
             return select_copy(found, load, None, self.phase.l1, self.context) or found
         return with_operands(found, self._value)

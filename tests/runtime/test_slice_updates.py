@@ -17,10 +17,13 @@ from .test_update_in_place import run_in_place
 
 #: Rows of a cache, and elements of a row.
 LENGTH, WIDTH = 96, 5
-NUMPY: dict[str, Any] = {"f32": np.float32, "f16": np.float16, "i32": np.int32}
+NUMPY: dict[str, Any] = {
+    "f32": np.float32, "f16": np.float16, "f64": np.float64, "i8": np.int8, "u8": np.uint8, "i32": np.int32,
+    "i64": np.int64,
+}  # fmt: skip
 
 
-def cache_graph(updates: int, batch: int, kind: str, *, moved: bool, doubled: bool) -> Any:
+def cache_graph(updates: int, batch: int, kind: str, *, moved: bool, doubled: bool, integer: str = "i64") -> Any:
     """Return a graph that writes rows into a cache.
 
     A row's place is an integer, or two with a batch.
@@ -29,9 +32,9 @@ def cache_graph(updates: int, batch: int, kind: str, *, moved: bool, doubled: bo
     dims = 2 if batch else 1
     place, new = ("%places", "%moved") if moved else ("%at", "%new")
     lines = [
-        'graph "cache" {', f"input %cache: {kind}[{sizes}]", f"input %at: i64[{updates}, {dims}]",
-        "input %by: i64[1]", f"input %new: {kind}[{updates}, {WIDTH}]",
-        *([f"%places: i64[{updates}, {dims}] = add(%at, %by) @n0",
+        'graph "cache" {', f"input %cache: {kind}[{sizes}]", f"input %at: {integer}[{updates}, {dims}]",
+        f"input %by: {integer}[1]", f"input %new: {kind}[{updates}, {WIDTH}]",
+        *([f"%places: {integer}[{updates}, {dims}] = add(%at, %by) @n0",
            f"%moved: {kind}[{updates}, {WIDTH}] = mul(%new, %new) @n1"] if moved else []),
         f"%y: {kind}[{sizes}] = scatter_nd(%cache, {place}, {new}) @n2",
         *([f"%z: {kind}[{sizes}] = scatter_nd(%y, %at, %new) @n3"] if doubled else []),
@@ -61,9 +64,10 @@ def test_drawn_slices(data: st.DataObject) -> None:
     Places may be negative or outside.
     """
     updates, batch = data.draw(st.sampled_from([1, 2, 3, 7, 40])), data.draw(st.sampled_from([0, 1, 4]))
-    kind, moved = data.draw(st.sampled_from(["f32", "f16", "i32"])), data.draw(st.booleans())
+    kind, moved = data.draw(st.sampled_from([*NUMPY])), data.draw(st.booleans())
     doubled = data.draw(st.booleans())
-    graph = cache_graph(updates, batch, kind, moved=moved, doubled=doubled)
+    integer = data.draw(st.sampled_from(["i64", "i32"]))
+    graph = cache_graph(updates, batch, kind, moved=moved, doubled=doubled, integer=integer)
     random = np.random.default_rng(data.draw(st.integers(0, 1 << 20)))
     shape = (batch, LENGTH, WIDTH) if batch else (LENGTH, WIDTH)
     extents = [n for n in (batch, LENGTH) if n]
@@ -71,11 +75,14 @@ def test_drawn_slices(data: st.DataObject) -> None:
     if data.draw(st.booleans()):
         at[:] = at[0]
     if data.draw(st.booleans()):
-        at[-1, -1] = random.choice([LENGTH, -LENGTH - 1, 1 << 40])
+        at[-1, -1] = random.choice([LENGTH, -LENGTH - 1, 1 << 30])
     inputs = {
-        "cache": random.integers(-9, 9, shape).astype(NUMPY[kind]), "at": at, "by": np.zeros(1, np.int64),
+        "cache": random.integers(-9, 9, shape).astype(NUMPY[kind]), "at": at.astype(NUMPY[integer]),
+        "by": np.zeros(1, NUMPY[integer]),
         "new": random.integers(-9, 9, (updates, WIDTH)).astype(NUMPY[kind]),
     }  # fmt: skip
+    if kind.startswith("f"):
+        inputs["new"][0, :3], inputs["cache"].flat[:2] = (np.nan, np.inf, -0.0), (np.nan, -np.inf)
     plan = cuts.build(graph, target="opencl").plan
     given_inputs = {name: inputs[name] for name in graph.inputs if name in plan.inputs}
     new = inputs["new"] * inputs["new"] if moved else inputs["new"]
