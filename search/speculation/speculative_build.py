@@ -16,8 +16,8 @@ from ...passes.fusion import form_key
 from ..building import BuildResult, JobResult, ScoredCandidate
 from ..settings import Settings
 from ..tasks import TuningTask
-from ..tuner import SearchExecutor, rank_here, space_key
-from .plan_builds import Place, job_place, kernel_place
+from ..tuner import SearchExecutor, space_key
+from .plan_builds import POLL_SECONDS, Place, job_place, kernel_place
 from .speculative_search import SpeculativeSearch
 
 #: Largest number of candidates of a task that are built until the compiler accepts one.
@@ -79,22 +79,11 @@ class SpeculativeBuild:
             self._receive(0.0)
 
     def rank(self, problems: Sequence[TuningTask], until: float) -> None:
-        """Wait for the ranking of tasks' spaces, at most `until`.
-
-        This process ranks spaces too, from the other end: workers may still start.
-        """
+        """Wait for the ranking of tasks' spaces, at most `until`."""
         self.begin(problems)
-        missing = {problem.key: problem for problem in problems}
-        while not (self.executor.interrupted or missing.keys().isdisjoint(self.unranked)):
-            if self.executor.elapsed >= until:
-                break
-            self._receive(0.0)
-            unranked = next((p for key, p in reversed(missing.items()) if key in self.unranked), None)
-            if unranked is not None:
-                wishes = self.executor.memory.ranking(
-                    unranked, self.settings.pruning, max(1, self.settings.first), self.settings.correction
-                )
-                self._store_rankings([unranked], True, [rank_here(wishes)])
+        keys = {problem.key for problem in problems}
+        while not (self.executor.interrupted or keys.isdisjoint(self.unranked)) and self.executor.elapsed < until:
+            self._receive(POLL_SECONDS)
 
     def end(self) -> None:
         """Cancel all jobs that are not running."""
@@ -115,15 +104,9 @@ class SpeculativeBuild:
         self.executor.submit(take, method, *arguments, priority=priority, lasting=True)
 
     def _take_ranking(self, problems: Sequence[TuningTask], whole: bool, done: JobResult) -> None:
-        """Store the rankings of a worker's answer, none where it was lost."""
-        self._store_rankings(problems, whole, done.value or ())
-
-    def _store_rankings(
-        self, problems: Sequence[TuningTask], whole: bool, rankings: Sequence[Sequence[ScoredCandidate]]
-    ) -> None:
         """Store the best candidates of tasks, and have the first of each built if it is still needed."""
         self.unranked.difference_update(p.key for p in problems)
-        found = [(p, ranked) for p, ranked in zip(problems, rankings, strict=False) if ranked]
+        found = [(p, ranked) for p, ranked in zip(problems, done.value or (), strict=False) if ranked]
         building = {p.key for p, _ in found if whole}
         for problem, ranked in found:
             self.executor.memory.ranked.setdefault(space_key(problem, self.settings), list(ranked))

@@ -7,7 +7,7 @@ from .executor import SearchExecutor
 from .final_ranking import best_known, space_key
 from .launches import bundle_members, is_faster, joint_task
 from .loop import TuningLoop
-from .overtime_ranking import rank_here, ranking_end
+from .overtime_ranking import ranking_end
 from .proposals import batch_size
 from .task_record import Entry, TaskRecord
 from .tuner import Tuner

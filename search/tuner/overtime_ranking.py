@@ -41,7 +41,7 @@ def ranking_end(executor: SearchExecutor, spaces: int) -> float:
     return max(min(own, budget.latest), executor.elapsed + ranking_seconds(spaces))
 
 
-def rank_here(wishes: tuple[Any, ...]) -> list[ScoredCandidate]:
+def _rank_here(wishes: tuple[Any, ...]) -> list[ScoredCandidate]:
     """Return a space's ranking by this process.
 
     It takes the arguments of a worker's, and is empty where no point is legal.
@@ -86,7 +86,7 @@ def rank_unranked(
                 break
             if not executor.receive() and missing:
                 key = next(reversed(missing))
-                if found := rank_here(wishes[key]):
+                if found := _rank_here(wishes[key]):
                     ranked[key] = found
                 del missing[key]
     if missing:

@@ -80,6 +80,8 @@ LONG_OPERATIONS = {
     "attention_scores_gradient": "scores, masks and weights once more, and two sums over the width",
     "grouped_matmul": "blocks of rows that belong to one group, and the place of each row in its block",
     "roi_align_adaptive": "regions with as many samples as pixels: bounds, counts and weights along each axis",
+    "scaled_matmul": "scales of a tensor, of its rows or of blocks along each axis, and a requirement for each",
+    "radix_pass": "a digit's counts by tile and their scan, the sorted order within a tile, and places in the row",
     "top_k": "the parts of a row and what is left of them are compared in the same way, NaN included",
 }
 

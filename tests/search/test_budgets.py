@@ -54,6 +54,7 @@ from cuts.search.settings import QUICK_SEARCH, Settings
 from cuts.search.speculation import plan_builds as making
 from cuts.search.tasks.tuning_task import schedule_text
 from cuts.search.tuner import final_ranking as final_round
+from cuts.search.tuner import overtime_ranking
 from cuts.search.tuner.earlier_results import predicted_choice
 from cuts.search.tuner.loop import TuningLoop
 from cuts.search.tuner.proposals import round_size
@@ -125,6 +126,7 @@ def slow_host(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeClock], None]:
             (AnalyticCost, "cost", 0.5),
             (GroupBuilder, "_normal_form", 0.05),
             (final_round, "choose_soon", 0.02),
+            (overtime_ranking, "_rank_here", overtime_ranking.RANKING_SECONDS),
             (make_kernels, "lower", 0.005),
         ):
             whole = getattr(owner, name)

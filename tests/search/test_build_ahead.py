@@ -170,12 +170,13 @@ def test_what_others_forget_is_made_all_the_same() -> None:
 def test_planning_that_takes_the_budget_leaves_kernels(slow_host: Callable[..., None]) -> None:
     """Workers built them while groups were decided.
 
-    Plans are no later, and more of them is measured. Which budget planning takes depends on the kernels' texts.
+    Plans are no later, or within their budget where more of them is measured: without preparation this process ranks
+    the spaces that workers could not, and measures none. Which budget planning takes depends on the kernels' texts.
     """
     gained = []
     for seconds in (26.0, 32.0, 38.0):
         (prepared, measured), (late, fewer) = (plan_in(seconds, slow_host, prepares) for prepares in (True, False))
-        assert prepared <= late
+        assert prepared <= (max(late, seconds) if measured > fewer else late)
         gained.append(measured - fewer)
     assert max(gained) > 0, "nothing that was prepared could be measured"
 
