@@ -53,7 +53,8 @@ class Output:
 
     The `extra` axes are spread over the threads of an instance. With `into`, a reduction of values, the body is
     combined with the stored value by one atomic operation: the kernel expects the identity in every element that has no
-    value yet.
+    value yet. With `across`, a reduction of values too, the element is that reduction of the bodies of all instances
+    that write it: a column sum of rows. One block computes all of these, and no other output writes the element.
     """
 
     tensor: str
@@ -62,6 +63,7 @@ class Output:
     extra: tuple[Var, ...] = ()
     guards: tuple[Guard, ...] = ()
     into: str | None = None
+    across: str | None = None
 
 
 @frozen(cache_hash=True)
@@ -78,8 +80,13 @@ class Segment:
 
     @property
     def holds_rows(self) -> bool:
-        """Return whether threads hold whole rows, because of scans or sorts."""
-        return any(r.along for r in self.reductions)
+        """Return whether threads hold whole rows, because of scans, sorts or column sums."""
+        return any(r.along for r in self.reductions) or bool(self.column_sums)
+
+    @property
+    def column_sums(self) -> tuple[Output, ...]:
+        """Outputs that reduce values of all instances."""
+        return tuple(o for o in self.outputs if o.across)
 
     @property
     def expressions(self) -> tuple[Expr, ...]:

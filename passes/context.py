@@ -107,7 +107,7 @@ class CompileContext:
     def builder(self, views: Views) -> GroupBuilder:
         """Return a builder of groups with the plans' shared normal forms."""
         target = self.target
-        policy = Policy(shared_bytes=target.MAX_shared, math=self.math, chains=target.lockstep)
+        policy = Policy(shared_bytes=target.MAX_shared, math=self.math, chains=target.lockstep, columns=target.lockstep)
         return GroupBuilder(views, policy, self.forms)
 
     def partitioner(

@@ -122,6 +122,8 @@ def check_combiners_known(group: FusedGroup) -> Iterator[VerifyError]:
     for where, _, part in _named_parts(group):
         if isinstance(part, Output) and part.into is not None and part.into not in VALUE_COMBINERS:
             yield VerifyError(f"{where}: {quote(part.into)} is no reduction of values")
+        if isinstance(part, Output) and part.across is not None and part.across not in VALUE_COMBINERS:
+            yield VerifyError(f"{where}: {quote(part.across)} across instances is no reduction of values")
         if isinstance(part, Reduction) and (part.combine not in VALUE_COMBINERS or not part.reduce):
             yield VerifyError(f"{where}: {quote(part.combine)} over {len(part.reduce)} axes is no reduction")
         if (
@@ -145,7 +147,7 @@ def check_values_typed(group: FusedGroup) -> Iterator[VerifyError]:
         wanted, found = group.tensors[_name(part)].dtype, dtype_of(part.body, group.tensors)
         if isinstance(part, Reduction) and part.along in SORT_ORDERS:
             found = DType.I64  # a place in the row, for values of any type
-        held = isinstance(part, Reduction) and found.accumulator is wanted
+        held = (isinstance(part, Reduction) or part.across) and found.accumulator is wanted
         if found is not wanted and not held:
             yield VerifyError(f"{where}: expected a value of {wanted}, found {found}")
 
@@ -162,7 +164,7 @@ def check_writes_injective(group: FusedGroup) -> Iterator[VerifyError]:
         type_ = group.tensors[part.tensor]
         problems = list(bounds_problems(where, type_, AddressedElement(part.tensor, part.write, part.guards)))
         yield from problems
-        if problems or part.guards or part.into:
+        if problems or part.guards or part.into or part.across:
             continue
         if not is_injective(linearise(part.write, type_.strides), (*segment.axes, *part.extra)):
             yield VerifyError(f"{where} may write an element twice")

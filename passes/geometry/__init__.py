@@ -56,6 +56,7 @@ from .row_sharing import (
     weighs_scores_alone,
     whole_loops,
 )
+from .column_parts import part_place, part_rows, row_reads
 from .scatter_bins import (
     ScatterBins,
     added_neighbours,

@@ -52,6 +52,7 @@ class SegmentTemplate:
     parts; it may
     also read the segment before in parts, along the axis of that at position `parts`, if there is one, which the loops
     at positions `streamed_loops` run along. In an exchange, a block takes the dims at positions `exchanged` whole.
+    Blocks with column sums take `part_rows` instances, in several tiles.
     """
 
     dims: tuple[tuple[Var, ...], ...]
@@ -73,6 +74,12 @@ class SegmentTemplate:
     streamed_loops: tuple[int, ...] = ()
     bulk: bool = False
     exchanged: tuple[int, ...] = ()
+    part_rows: int = 0
+
+    @property
+    def tiled_dim(self) -> int:
+        """Position of the dim along which blocks take several tiles, -1 without one."""
+        return 0 if self.part_rows else self.scatter_dim
 
     @property
     def passes_rows(self) -> bool:

@@ -20,6 +20,7 @@ from ...ir import (
     selection_words,
     sorts_by_radix,
 )
+from .column_parts import row_reads
 from .footprint import Count, ceil_div, product
 from .matrix_instructions import reads_shared_matrices
 from .row_sharing import cached_reads, is_register_chain
@@ -136,6 +137,9 @@ def _held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry, chained
     if geometry.structure.scatter_dim >= 0:
         bins = bin_count(segment, group, geometry.structure.dims, geometry.block)
         total = total + _aligned_size(bins * sizes[segment.outputs[0].tensor])
+    if geometry.structure.part_rows:
+        ring = np.where(np.greater(geometry.loop.stages, 1), geometry.loop.stages, 0) * rows * geometry.block_k[0]
+        total = total + sum(_aligned_size(ring * sizes[read.tensor]) for read in row_reads(segment))
     if geometry.structure.caches_rows:
         for read in cached_reads(segment, (*group.shared, *group.constants)):
             total = total + _aligned_size(rows * geometry.spread.row_cache * sizes[read.tensor])

@@ -23,6 +23,7 @@ from ...ir import (
     Target,
 )
 from ..geometry import is_register_chain, joins_loop
+from .column_sums import emit_column_sums
 from .hoisted_loads import hoist_loads
 from .k_loop import split_prologue
 from .layout import BlockLayout, Frame, lay_out
@@ -120,6 +121,14 @@ def _lower_segment(state: SegmentState) -> None:
         state.layout.buffers[BINS] = bins_buffer(state.frame.segment, state.group, state.frame.schedule.dims)
         emit_privatised_scatter(state)
         return
+    if state.frame.segment.column_sums:
+        emit_column_sums(state, _lower_rows)
+    else:
+        _lower_rows(state)
+
+
+def _lower_rows(state: SegmentState) -> None:
+    """Emit the reductions of rows in order, then the outputs."""
     for number, shared in _group_reductions(state.frame) if state.frame.segment.reductions else ():
         schedule = state.frame.schedule.reductions[number]
         if _is_resident(state.frame, schedule):

@@ -30,6 +30,7 @@ from ...ir import (
     substitute_guards,
 )
 from ..geometry import axis_places, tensors_in_place
+from .column_sums import add_row
 from .index_values import resolve, strides_of, value_of
 from .layout import AxisBinding, read_padding, unique_writer_guards
 from .row_cache import row_parts
@@ -53,6 +54,11 @@ def emit_output(state: SegmentState, output: Output, name: str) -> None:
     dim = ReduceDim(output.extra, _row_chunk(state, output.extra))
     local = Var(f"{frame.prefix}w", dim.block_k)
     share, unrolled = row_share(frame, local)
+    if output.across:
+        state.roots.append(add_row(state, output, state.bind((dim,), (local,), (Index(),)), local))
+        state.row += [v for v in unrolled if v not in state.row]
+        state.shares[local] = share
+        return
     if dim.trips == 1:
         state.roots.append(_store(state, output, state.bind((dim,), (local,), (Index(),)), ()))
         state.row += [v for v in unrolled if v not in state.row]

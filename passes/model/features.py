@@ -200,7 +200,7 @@ def _maximum(values: Iterable[Count]) -> Count:
 
 def _grid(last: Geometry) -> list[Count]:
     """Return the blocks along each dim of the last segment."""
-    taken = [last.tiles if n == last.structure.scatter_dim else 1 for n in range(len(last.block))]
+    taken = [last.tiles if n == last.structure.tiled_dim else 1 for n in range(len(last.block))]
     sizes = zip(last.structure.dims, last.block, taken, strict=True)
     return [ceil_div(prod(a.extent for a in dim), block * turns) for dim, block, turns in sizes]
 

@@ -76,6 +76,8 @@ def segment_parameters(
         yield part_parameter(structure, prefix, coarse)
     if structure.reduction_threads:
         yield lane_parameter(structure, prefix, target, widest)
+    if structure.part_rows:
+        yield ScheduleParameter.of(f"{prefix}stages", (1, 2, 3, 4, 6, 8))
     if structure.caches_rows:
         yield row_cache_parameter(prefix, coarse)
     if structure.patch and target.lockstep and (not structure.shared or len(structure.dims) > len(structure.patch)):

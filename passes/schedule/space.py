@@ -47,6 +47,7 @@ from ..geometry import (
     is_matrix_like,
     is_register_chain,
     is_scatter_only,
+    part_rows,
     scatter_tile_dim,
     whole_dims,
     whole_loops,
@@ -149,7 +150,12 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
         whole = () if written else whole_loops(segment, reduces)
         streams = bool(written) and can_stream_rows(group)
         caches_rows = not whole and not written and _may_cache_rows(group, segment, loops, target)
-        template = SegmentTemplate(dims, loops, reduces, none, reduction_threads=True, shared=written, whole=whole)
+        rows = part_rows(segment, group)
+        if segment.column_sums and not rows:
+            return []
+        template = SegmentTemplate(
+            dims, loops, reduces, none, reduction_threads=True, shared=written, whole=whole, part_rows=rows
+        )
         return [evolve(template, caches_rows=caches_rows, streams=streams)]
     found = _reduction_templates(group, segment, written, reads_shared, separate, target)
     if position and (axis := required_streamed_axis(group)) is not None:
