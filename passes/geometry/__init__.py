@@ -56,7 +56,7 @@ from .row_sharing import (
     weighs_scores_alone,
     whole_loops,
 )
-from .column_parts import part_place, part_rows, row_reads
+from .column_parts import part_place, part_rows, row_reads, single_elements
 from .scatter_bins import (
     ScatterBins,
     added_neighbours,

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 
-from ...ir import FusedGroup, Index, Read, Segment, Var, as_index, expr_variables, linearise, reads, row_major
+from attrs import evolve
+
+from ...ir import (
+    FusedGroup,
+    Index,
+    Read,
+    Segment,
+    Var,
+    as_index,
+    expr_variables,
+    linearise,
+    reads,
+    row_major,
+    substitute,
+)
 from .schedule_template import next_power
 
 
@@ -34,3 +48,13 @@ def row_reads(segment: Segment) -> tuple[Read, ...]:
             if read.tensor not in own and not used.isdisjoint(rows) and not used.isdisjoint(segment.axes):
                 found[read] = None
     return tuple(found)
+
+
+def single_elements(segment: Segment, row: Read) -> Iterator[tuple[Read, Index]]:
+    """Yield the reads of single elements of a row that a segment reads, with their places in the row."""
+    (axes,) = {r.reduce for r in segment.reductions}
+    for read in dict.fromkeys(r for body in segment.expressions for r in reads(body)):
+        pairs = zip(row.indices, read.indices, strict=True) if read.tensor == row.tensor else ()
+        fixed = {v: b for a, b in pairs for v in axes if a == as_index(v) and b.is_const}
+        if fixed.keys() == {*axes} and evolve(row, indices=tuple(substitute(i, fixed) for i in row.indices)) == read:
+            yield read, linearise([fixed[v] for v in axes], row_major(tuple(v.extent for v in axes)))

@@ -41,7 +41,7 @@ from ...ir import (
     linearise,
     substitute,
 )
-from ..geometry import row_reads
+from ..geometry import row_reads, single_elements
 from .index_values import resolve, strides_of, value_of
 from .layout import AxisBinding, Frame
 from .segment_state import SegmentState, row_share
@@ -77,7 +77,8 @@ def _begin_ring(state: SegmentState, row: ReduceDim, local: Var, turn: Var, stag
     """Return the copies of the first tiles; each tile begins with the wait for its own, and those of a later one."""
     (dim,) = state.frame.schedule.dims
     first, later = Var(f"{turn.name}copy", stages - 1), as_index(turn) + (stages - 1)
-    found = row_reads(state.frame.segment)
+    segment = state.frame.segment
+    found = row_reads(segment)
     for number, read in enumerate(found):
         kind = state.group.tensors[read.tensor].dtype
         name = f"{state.frame.prefix}row{number}"
@@ -87,15 +88,20 @@ def _begin_ring(state: SegmentState, row: ReduceDim, local: Var, turn: Var, stag
     copies = (*before, Commit())
     for read in found:
         buffer = state.row_caches[read]
-        state.held[read] = Load("shared", buffer.name, _slot(state, as_index(turn), local, stages), buffer.dtype)
+        state.held[read] = Load(
+            "shared", buffer.name, _slot(state, as_index(turn), as_index(local), stages), buffer.dtype
+        )
+        for single, place in single_elements(segment, read):
+            state.held[single] = Load("shared", buffer.name, _slot(state, as_index(turn), place, stages), buffer.dtype)
     state.items += [Wait(stages - 2), Barrier(), *inside, Commit()]
     return [Loop(first, copies)] if first.extent > 1 else [*copies]
 
 
-def _slot(state: SegmentState, tile: Index, local: Var, stages: int) -> Index:
+def _slot(state: SegmentState, tile: Index, local: Index, stages: int) -> Index:
     """Return the place of a row's element in the ring."""
     (dim,), (row,) = state.frame.schedule.dims, state.frame.tiles
-    return ((tile % stages) * dim.block + as_index(row)) * local.extent + as_index(local)
+    length = state.frame.schedule.reductions[0].dims[0].block_k
+    return ((tile % stages) * dim.block + as_index(row)) * length + local
 
 
 def _copy(state: SegmentState, read: Read, row: ReduceDim, local: Var, tile: Index, stages: int) -> Phase:
@@ -105,7 +111,7 @@ def _copy(state: SegmentState, read: Read, row: ReduceDim, local: Var, tile: Ind
     state.frame = _at_tile(frame, tile)
     value = value_of(read, state.context(state.bind((row,), (local,), (Index(),)), {}))
     state.frame, buffer, exists = frame, state.row_caches[read], Guard(tile, 0, dim.tiles)
-    store = Store("shared", buffer.name, _slot(state, tile, local, stages), value, buffer.dtype)
+    store = Store("shared", buffer.name, _slot(state, tile, as_index(local), stages), value, buffer.dtype)
     asynchronous = state.target.async_copy or not state.target.lockstep
     every = tuple(v for v in unrolled if v.extent > 1) + frame.unrolled
     shares, when = (*(s for s in frame.shares), share), () if exists.always else (exists,)

@@ -62,7 +62,7 @@ from .memory_access import EvaluationSite, access_vector, evaluation_site, outpu
 from .registers import Registers, chain_registers, register_limit, thread_registers
 from .roofline import group_work, memory_reads, nodes, translations
 from .row_registers import resident_row
-from .work import Totals, add_chain_overhead, add_reduction
+from .work import Totals, add_chain_overhead, add_column_sums, add_reduction
 
 #: Instructions of a thread that rescale a sum to a new running maximum, once for each K block.
 RESCALING_INSTRUCTIONS = 12.0
@@ -234,6 +234,10 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
             totals.add("issue", RESCALING_INSTRUCTIONS * rescalings * geometry.threads)
     fetched = dict(totals.sums)
     _add_outputs(totals, segment, result_geometry(totals.group, segment, geometry, totals.target), own)
+    if geometry.structure.part_rows:
+        add_column_sums(totals, segment, geometry, before)
+        for output in segment.column_sums:
+            _add_stores(totals, segment, output, output_site(geometry, output.extra), geometry)
     if is_scatter_only(segment):
         totals.combine(segment, geometry)
     loaded = fetched if segment.reductions else totals.sums
@@ -265,7 +269,8 @@ def _add_outputs(totals: Totals, segment: Segment, geometry: Geometry, own: Sequ
         for read in loaded_here:
             totals.load(read, place, geometry, traffic.get(read, 0))
         known.update(dict.fromkeys(nodes(output.body)))
-        _add_stores(totals, segment, output, place, geometry)
+        if not output.across:
+            _add_stores(totals, segment, output, place, geometry)
         first = not geometry.structure.exchanged or output is segment.outputs[0]  # the calibration counts each output
         if output.extra or (first and not segment.reductions):
             totals.add("rounds", place.all_trips * totals.repeat * totals.left)
@@ -305,6 +310,7 @@ def _written_bytes(totals: Totals, output: Output, geometry: Geometry) -> Count:
     """Return the bytes a block writes of an output."""
     sizes = [least(b, prod(a.extent for a in d)) for d, b in zip(geometry.structure.dims, geometry.block, strict=True)]
     row = float(prod(v.extent for v in output.extra))
+    sizes = [1] if output.across else sizes
     return product(sizes) * row * totals.group.tensors[output.tensor].dtype.size
 
 

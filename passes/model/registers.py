@@ -41,7 +41,7 @@ from ..geometry import (
 from .memory_access import copied_width, copy_cost, held_deep, register_staging_vector, running_axis, steps_evenly
 from .mma_work import MmaWork, mma_work
 from .roofline import node_cost, nodes
-from .row_registers import row_registers
+from .row_registers import column_registers, row_registers
 
 #: Addresses, coordinates, loop counters and temporaries of any kernel.
 BASE_REGISTERS = 26.0
@@ -153,6 +153,7 @@ def thread_registers(
             extra = np.maximum(extra, 2.0 * least(ceil_div(tile.count, geometry.threads), MAX_COMPUTED_ELEMENTS))
     for tile in tiles:
         extra = extra + _staging_registers(tile, geometry) + _stride_registers(tile, geometry, tensors)
+    extra = extra + column_registers(segment, geometry)
     needed = BASE_REGISTERS + held + row_registers(segment, geometry) + fragments + vectors + extra
     return Registers(instances, needed, needed + fragments)
 

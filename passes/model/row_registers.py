@@ -91,3 +91,10 @@ def row_registers(segment: Segment, geometry: Geometry) -> Count:
     rescaled = any(running_maximum(r, parts[:n]) and shareable_loops(segment)[n] for n, r in enumerate(parts))
     held = np.where(resident_row(geometry), float(rows), float(rescaled))
     return longest * product(geometry.thread) * held
+
+
+def column_registers(segment: Segment, geometry: Geometry) -> Count:
+    """Return the column sums that a thread holds: one for each element of a row."""
+    if not segment.column_sums:
+        return 0.0
+    return len(segment.column_sums) * ceil_div(geometry.block_k[0], geometry.reduction_threads) * 1.0
