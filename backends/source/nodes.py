@@ -247,8 +247,8 @@ class NodePrinter(ValuePrinter):
         identity = number_text(COMBINERS[node.combine].identity(node.dtype), node.dtype, self.names.dialect)
         self.names.initialise(self.out, node, identity)
 
-    def reduce_lanes(self, node: LaneReduce) -> None:
-        """Print a reduction, a scan or a sort of lanes."""
+    def reduce_lanes(self, node: LaneReduce, *others: LaneReduce) -> None:
+        """Print a reduction with independent `others`, a scan or a sort of lanes."""
         if node.along in SORT_ORDERS:
             sort = LaneSort(node, self.names.types[node.keys], self.names, self.out)
             if node.ranks:
@@ -260,7 +260,7 @@ class NodePrinter(ValuePrinter):
         elif node.along:
             LaneScan(node, self.names, self.out).print()
         else:
-            self.names.lane_reduce(self.out, node)
+            self.names.lane_reduce(self.out, (node, *others))
 
 
 #: Printer of each class that is a statement; other values are expressions.

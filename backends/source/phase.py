@@ -108,6 +108,8 @@ class PhasePrinter:
                 times = rest[0].extent if fixed else self._unroll(unit.nodes, opened, rest[0])
                 with self.out.loop(rest[0], times, self._meets(unit.nodes)):
                     self._block(unit.nodes, (*opened, rest[0]))
+            elif isinstance(unit.nodes[0], LaneReduce):
+                self.printer.reduce_lanes(*unit.nodes)
             elif unit.key[0] == "arriving":
                 for node in unit.nodes:
                     assert isinstance(node, Store)
@@ -194,6 +196,8 @@ class PhasePrinter:
 
     def _key(self, node: DfgNode, opened: tuple[Var, ...]) -> tuple[object, ...]:
         rest = self._rest(node, opened)
+        if isinstance(node, LaneReduce) and not node.along:
+            return ("fence", node.threads, node.dtype)
         if isinstance(node, (Initialise, LaneReduce)):
             return ("fence", node)
         if isinstance(node, Mma) and not (rest and rest[0] in self.phase.scopes):
@@ -213,7 +217,9 @@ class PhasePrinter:
         fence = 0
         for node in nodes:
             key = self._key(node, opened)
-            earliest = max([fence, *(place[o] for o in _sources(node) if o in place)], default=0)
+            # Lane reductions that follow one another share their exchange.
+            joined = fence - 1 if units and fence == len(units) and units[-1].key == key else fence
+            earliest = max([joined, *(place[o] for o in _sources(node) if o in place)], default=0)
             chosen = next((i for i in range(len(units) - 1, earliest - 1, -1) if units[i].key == key), None)
             if chosen is None:
                 units.append(_Unit(key))

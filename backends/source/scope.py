@@ -180,51 +180,69 @@ class KernelNames:
         with out.loop(Var("e", prod(node.shape))):
             out.line(f"{self.registers[node.name]}[e] = {identity};")
 
-    def lane_reduce(self, out: Writer, node: LaneReduce) -> None:
-        """Print the reduction across lanes.
+    def lane_reduce(self, out: Writer, nodes: Sequence[LaneReduce]) -> None:
+        """Print independent reductions across equally many lanes of one type.
 
-        It uses shuffles within a warp where the dialect has them, else a tree in shared memory.
+        They use shuffles within a warp where the dialect has them, else a tree in shared memory.
         """
-        warp = self.dialect.warp
-        shuffle = self.dialect.shuffle and self.kernel.threads % warp == 0 and node.dtype.size in (4, 8)
-        register, count = f"{self.registers[node.name]}[e]", prod(node.shape)
-        with out.loop(Var("e", count)):
-            if not shuffle:
-                self._tree(out, node, register, node.threads)
-                return
-            distance = min(node.threads, warp) // 2
-            while distance:
-                # All lanes of the warp must take part, so a shuffle is no operand of a conditional expression.
-                other = self.fresh()
-                out.line(
-                    f"const {self.dialect.type(node.dtype)} {other} = "
-                    f"{self.dialect.shuffle.format(value=register, distance=distance)};"
-                )
-                out.line(f"{register} = {self._combine(node, register, other)};")
-                distance //= 2
+        first, warp = nodes[0], self.dialect.warp
+        shuffle = self.dialect.shuffle and self.kernel.threads % warp == 0 and first.dtype.size in (4, 8)
+        for node in nodes:
+            with out.loop(Var("e", prod(node.shape))):
+                if shuffle:
+                    self._within_warps(out, node)
+                else:
+                    self._tree(out, node, f"{self.registers[node.name]}[e]", node.threads)
+        if not shuffle or first.threads <= warp:
+            return
         # Scratch has room for a value of each thread, and each warp stores one of an instance.
-        for start in range(0, count if node.threads > warp else 0, warp):
-            self._across_warps(out, node, start, min(warp, count - start))
+        if sum(prod(node.shape) for node in nodes) <= warp:
+            self._across_warps(out, [(node, 0, prod(node.shape)) for node in nodes])
+            return
+        for node in nodes:
+            for start in range(0, prod(node.shape), warp):
+                self._across_warps(out, [(node, start, min(warp, prod(node.shape) - start))])
+
+    def _within_warps(self, out: Writer, node: LaneReduce) -> None:
+        """Combine an instance within a warp by shuffles, in the body of the loop over instances."""
+        register, distance = f"{self.registers[node.name]}[e]", min(node.threads, self.dialect.warp) // 2
+        while distance:
+            # All lanes of the warp must take part, so a shuffle is no operand of a conditional expression.
+            other = self.fresh()
+            out.line(
+                f"const {self.dialect.type(node.dtype)} {other} = "
+                f"{self.dialect.shuffle.format(value=register, distance=distance)};"
+            )
+            out.line(f"{register} = {self._combine(node, register, other)};")
+            distance //= 2
 
     def _combine(self, node: LaneReduce, left: str, right: str) -> str:
         return call_text(COMBINERS[node.combine].fn, (left, right), node.dtype, self.dialect)
 
-    def _across_warps(self, out: Writer, node: LaneReduce, start: int, count: int) -> None:
-        """Combine one value per warp, of `count` instances from `start` on, through shared memory, in one order in
-        every thread.
+    def _across_warps(self, out: Writer, parts: Sequence[tuple[LaneReduce, int, int]]) -> None:
+        """Combine one value per warp through shared memory, in one order in every thread.
+
+        Of each reduction these are the instances from a start on, as many as a count.
         """
         warp, every = self.dialect.warp, self.kernel.threads // self.dialect.warp
-        warps, scratch = node.threads // warp, self.lane_scratch(node.dtype)
-        instance = Var("e", count)
-        register = f"{self.registers[node.name]}[e{f' + {start}' * (start > 0)}]"
-        with out.loop(instance):
-            out.line(f"if (tid % {warp} == 0) {scratch}[e * {every} + tid / {warp}] = {register};")
+        place, loops = 0, list[tuple[LaneReduce, Var, str, str]]()
+        for node, start, count in parts:
+            register = f"{self.registers[node.name]}[e{f' + {start}' * (start > 0)}]"
+            instance = f"(e + {place})" if place else "e"
+            loops.append((node, Var("e", count), register, f"{instance} * {every}"))
+            place += count
+        scratch = self.lane_scratch(parts[0][0].dtype)
+        for _, instances, register, at in loops:
+            with out.loop(instances):
+                out.line(f"if (tid % {warp} == 0) {scratch}[{at} + tid / {warp}] = {register};")
         out.line(self.dialect.barrier)
-        with out.loop(instance):
-            first = f"e * {every} + tid / {node.threads} * {warps}"
-            out.line(f"{register} = {scratch}[{first}];")
-            for other in range(1, warps):
-                out.line(f"{register} = {self._combine(node, register, f'{scratch}[{first} + {other}]')};")
+        for node, instances, register, at in loops:
+            warps = node.threads // warp
+            with out.loop(instances):
+                first = f"{at} + tid / {node.threads} * {warps}"
+                out.line(f"{register} = {scratch}[{first}];")
+                for other in range(1, warps):
+                    out.line(f"{register} = {self._combine(node, register, f'{scratch}[{first} + {other}]')};")
         out.line(self.dialect.barrier)
 
     def _tree(self, out: Writer, node: LaneReduce, register: str, lanes: int) -> None:

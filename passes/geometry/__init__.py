@@ -2,6 +2,7 @@
 
 Sizes, tiles and shared memory."""
 
+from .column_parts import part_place, part_rows, row_reads, single_elements
 from .footprint import (
     Count,
     Cover,
@@ -56,7 +57,6 @@ from .row_sharing import (
     weighs_scores_alone,
     whole_loops,
 )
-from .column_parts import part_place, part_rows, row_reads, single_elements
 from .scatter_bins import (
     ScatterBins,
     added_neighbours,

@@ -73,7 +73,9 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
         tuple(np.int64(d.block_k) for d in loops),
         tuple(np.int64(d.trips) for d in loops),
         SegmentSchedule((), **_greatest(SegmentSchedule, [schedule])),
-        ReductionSchedule((), **_greatest(ReductionSchedule, [r for r in schedule.reductions if r.staging or r.mma or r.stages > 1])),
+        ReductionSchedule(
+            (), **_greatest(ReductionSchedule, [r for r in schedule.reductions if r.staging or r.mma or r.stages > 1])
+        ),
         Staging(-1, **_greatest(Staging, staged)),
         tuple(np.int64(w) for w in schedule.warp),
         np.int64(_order(staged)),
@@ -130,7 +132,12 @@ def _segment_schedule(group: FusedGroup, segment: Segment, geometry: Geometry) -
         staging = tuple(_staging(tile, geometry) for tile in tiles if tile.reduction == position)
         mma: dict[str, Any] = {"mma": structure.mma, "rows": structure.rows, "columns": structure.columns}
         reductions.append(
-            evolve(loop if staged or structure.mma or structure.part_rows else ReductionSchedule(()), dims=loops, staging=staging, **mma)
+            evolve(
+                loop if staged or structure.mma or structure.part_rows else ReductionSchedule(()),
+                dims=loops,
+                staging=staging,
+                **mma,
+            )
         )
     warp = tuple(int(w) for w in geometry.warp) if all(geometry.warp) else ()
     return evolve(

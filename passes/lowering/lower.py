@@ -29,7 +29,7 @@ from .k_loop import split_prologue
 from .layout import BlockLayout, Frame, lay_out
 from .outputs import emit_output, hold_outputs
 from .privatised_scatter import BINS, bins_buffer, emit_privatised_scatter
-from .reductions import cached_reduction, looped_reduction, resident_reduction
+from .reductions import cached_reduction, looped_reduction, resident_reductions
 from .row_cache import cached_trips
 from .segment_state import SegmentState
 from .streaming import lower_chained_contraction, lower_online_softmax, lower_register_chain, lower_tile_chain
@@ -132,8 +132,7 @@ def _lower_rows(state: SegmentState) -> None:
     for number, shared in _group_reductions(state.frame) if state.frame.segment.reductions else ():
         schedule = state.frame.schedule.reductions[number]
         if _is_resident(state.frame, schedule):
-            for reduction in shared:
-                resident_reduction(state, reduction, schedule)
+            resident_reductions(state, shared, schedule)
             continue
         state.flush(f"row{number}")
         prefix = f"{state.frame.prefix}r{number}"

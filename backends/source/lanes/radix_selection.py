@@ -114,7 +114,7 @@ class LaneSelect:
         self.out.line(f"{count}[0] = 0;")
         with self._loop():
             self.out.line(f"{count}[0] += {condition};")
-        self.names.lane_reduce(self.out, self._sum_node(count))
+        self.names.lane_reduce(self.out, (self._sum_node(count),))
 
     def _sum_node(self, count: str, along: str = "") -> LaneReduce:
         self.names.registers[count] = count
