@@ -122,7 +122,9 @@ FORMS: dict[type, Form] = {
     ),
     Segment: Form("segment (<axes>)", ("*reductions", "*outputs")),
     Reduction: Form("reduce <name> = <combine>{? as <math>?}{? along <along>?} over (<reduce>) of <body>"),
-    Output: Form("output <tensor>[<write>]{? into <into>?}{? across <across>?}{? for (<extra>)?}{? if <guards>?} = <body>"),
+    Output: Form(
+        "output <tensor>[<write>]{? into <into>?}{? across <across>?}{? for (<extra>)?}{? if <guards>?} = <body>"
+    ),
     Storage: Form(
         "storage <buffer> offset <offset> strides (<strides>)"
         "{? by <by> turns <iterations>?}{? period <period> phase <phase>?}"

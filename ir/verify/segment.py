@@ -147,8 +147,9 @@ def check_values_typed(group: FusedGroup) -> Iterator[VerifyError]:
         wanted, found = group.tensors[_name(part)].dtype, dtype_of(part.body, group.tensors)
         if isinstance(part, Reduction) and part.along in SORT_ORDERS:
             found = DType.I64  # a place in the row, for values of any type
-        held = (isinstance(part, Reduction) or part.across) and found.accumulator is wanted
-        if found is not wanted and not held:
+        held = isinstance(part, Reduction) and found.accumulator is wanted
+        summed = isinstance(part, Output) and part.across and wanted.accumulator is found.accumulator
+        if found is not wanted and not held and not summed:
             yield VerifyError(f"{where}: expected a value of {wanted}, found {found}")
 
 

@@ -17,7 +17,20 @@ from math import prod
 
 from attrs import evolve, frozen
 
-from ...ir import Index, Segment, Statement, TensorType, Var, as_index, is_bijection, solve, substitute, variables
+from ...ir import (
+    Cast,
+    Index,
+    Read,
+    Segment,
+    Statement,
+    TensorType,
+    Var,
+    as_index,
+    is_bijection,
+    solve,
+    substitute,
+    variables,
+)
 from ..statements import FusionError
 
 #: Fewest instances of a group with column sums, and fewest elements of its rows.
@@ -39,6 +52,7 @@ def column_sums(
 
     Nothing in the group reads a column sum; the others reduce rows that as many instances hold as it has terms.
     """
+    statements = join_casts(statements, tensors, live)
     sums = [s for s in statements if s.combine and s.along is None and s.step is None and s.into is None]
     read = {t for s in statements for t in s.tensors_read}
     free = [s for s in sums if s.target in live and s.target not in read and tensors[s.target].dtype.is_float]
@@ -57,10 +71,41 @@ def _elements(axes: Sequence[Var]) -> int:
     return prod(axis.extent for axis in axes)
 
 
-def spread_columns(statements: Sequence[Statement], columns: Mapping[str, ColumnSum]) -> list[Statement]:
+def join_casts(
+    statements: Sequence[Statement], tensors: Mapping[str, TensorType], live: Collection[str]
+) -> list[Statement]:
+    """Return statements in which sums that are only narrowed write the narrow values, whose accumulators they are.
+
+    s[c] = sum_r f32(x[r, c]);   y[c] = bf16(s[c])      ->      y[c] = sum_r f32(x[r, c])
+    """
+    sums = {s.target: s for s in statements if s.combine == "sum" and s.target not in live}
+    found = list(statements)
+    for narrow in statements:
+        read = narrow.body.arg if isinstance(narrow.body, Cast) and narrow.is_pointwise else None
+        wide = sums.get(read.tensor) if isinstance(read, Read) and not read.guards else None
+        if wide is None or read is None or sum(wide.target in s.tensors_read for s in statements) > 1:
+            continue
+        accumulates = tensors[narrow.target].dtype.accumulator is tensors[wide.target].dtype
+        solution = solve(list(zip(read.indices, wide.write, strict=True)), narrow.axes)
+        if accumulates and solution is not None and not solution.guards and not solution.free:
+            write = tuple(substitute(w, solution.values) for w in narrow.write)
+            found[found.index(narrow)] = evolve(wide, target=narrow.target, write=write)
+            found.remove(wide)
+    return found
+
+
+def spread_columns(
+    statements: Sequence[Statement],
+    columns: Mapping[str, ColumnSum],
+    tensors: Mapping[str, TensorType],
+    live: Collection[str],
+) -> Sequence[Statement]:
     """Return statements in which each column sum is the statement of its terms."""
+    if not columns:
+        return statements
     return [
-        evolve(s, axes=(*s.reduce, *s.axes), reduce=(), combine=None) if s.target in columns else s for s in statements
+        evolve(s, axes=(*s.reduce, *s.axes), reduce=(), combine=None) if s.target in columns else s
+        for s in join_casts(statements, tensors, live)
     ]
 
 

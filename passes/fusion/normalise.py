@@ -86,7 +86,7 @@ def normalise(
     """
     try:
         found = _Normaliser(dict(tensors), tuple(live), dict(constants or {}), dict(columns or {}))
-        return fold_tables(found.run(spread_columns(statements, found.columns)))
+        return fold_tables(found.run(spread_columns(statements, found.columns, tensors, live)))
     except FusionError as error:
         return Illegal(str(error))
 
