@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
+from attrs import evolve
+
 from ...ir import (
     WAITING_SUFFIX,
     Argument,
@@ -32,6 +34,8 @@ def emit(
     Several share a launch. Its name is a digest of its text, so equal kernels are equal; `with_label` adds operations.
     """
     dialect = DIALECTS[dialect_name]
+    if isinstance(kernel, Kernel) and not dialect.cluster:
+        kernel = _single_block(kernel)
     members = (kernel,) if isinstance(kernel, Kernel) else kernel.kernels
     if isinstance(kernel, HorizontalKernel):
         arguments = kernel_arguments(kernel, _arguments)
@@ -44,7 +48,9 @@ def emit(
     least = min(member.min_blocks for member in members)
     alone = isinstance(kernel, HorizontalKernel) or not dialect.map_parameter
     threads = kernel.threads if alone else kernel.launched_threads
-    head = _head(threads, least, dialect, arguments)
+    cluster = 1 if isinstance(kernel, HorizontalKernel) else kernel.cluster
+    spread = cluster if dialect.cluster else 1
+    head = _head(threads * cluster // spread, least, dialect, arguments, spread)
     maps = "".join(repr(argument.map) for argument in arguments if argument.map)
     digest = hashlib.sha256((head + body + maps).encode()).hexdigest()[:16]
     name = f"cuts_{digest}{WAITING_SUFFIX if dialect.begin else ''}"
@@ -56,8 +62,8 @@ def emit(
         name=name,
         dialect=dialect.name,
         source=source,
-        grid=(kernel.blocks if isinstance(kernel, HorizontalKernel) else kernel.launched or kernel.blocks, 1, 1),
-        block=(threads, 1, 1),
+        grid=(_launched_blocks(kernel) * spread // cluster, 1, 1),
+        block=(threads * cluster // spread, 1, 1),
         arguments=arguments,
         shared_bytes=kernel.shared_bytes - _dynamic(kernel, dialect),
         dynamic_shared=_dynamic(kernel, dialect),
@@ -87,10 +93,22 @@ def _loaded_tensors(kernel: Kernel) -> set[str]:
     return found
 
 
-def _head(threads: int, min_blocks: int, dialect: Dialect, arguments: tuple[Argument, ...]) -> str:
+def _launched_blocks(kernel: Kernel | HorizontalKernel) -> int:
+    return kernel.blocks if isinstance(kernel, HorizontalKernel) else kernel.launched or kernel.blocks
+
+
+def _single_block(kernel: Kernel) -> Kernel:
+    """Return a kernel whose block has the threads of a cluster, with the shared memory of all its blocks."""
+    return evolve(kernel, shared=tuple(evolve(b, elements=b.elements * kernel.cluster) for b in kernel.shared))
+
+
+def _head(threads: int, min_blocks: int, dialect: Dialect, arguments: tuple[Argument, ...], cluster: int = 1) -> str:
     params = [_parameter(argument, f"p{n}", dialect) for n, argument in enumerate(arguments)]
     least = f", {min_blocks}" if min_blocks else ""
-    return dialect.kernel.format(threads=threads, min_blocks=least, name=_NAME, params=", ".join(params))
+    attribute = dialect.cluster.format(blocks=cluster) if cluster > 1 else ""
+    return dialect.kernel.format(
+        threads=threads, min_blocks=least, name=_NAME, params=", ".join(params), cluster=attribute
+    )
 
 
 def _parameter(argument: Argument, name: str, dialect: Dialect) -> str:

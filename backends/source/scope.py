@@ -15,6 +15,7 @@ from attrs import define, field
 
 from ...ir import (
     COMBINERS,
+    PEERS,
     DType,
     Index,
     Initialise,
@@ -30,7 +31,7 @@ from ...ir import (
     row_major,
 )
 from .ctext import call_text
-from .dialect import Dialect, swizzled_text
+from .dialect import CLUSTER_BARRIER, CLUSTER_WAIT, Dialect, swizzled_text
 from .index_ctext import PointerName, index_text
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -99,7 +100,8 @@ class Writer:
 class KernelNames:
     """Names of buffers, held registers and temporaries of one kernel.
 
-    `elected` is the condition of the thread that issues bulk copies.
+    `elected` is the condition of the thread that issues bulk copies. All blocks of a cluster have begun where
+    `in_cluster` is set.
     """
 
     kernel: Kernel
@@ -111,6 +113,7 @@ class KernelNames:
     shapes: dict[str, tuple[int, ...]] = field(factory=dict)
     types: dict[str, DType] = field(factory=dict)
     count: int = 0
+    in_cluster: bool = False
 
     @property
     def thread(self) -> str:
@@ -193,9 +196,17 @@ class KernelNames:
                     self._within_warps(out, node)
                 else:
                     self._tree(out, node, f"{self.registers[node.name]}[e]", node.threads)
-        if not shuffle or first.threads <= warp:
-            return
-        # Scratch has room for a value of each thread, and each warp stores one of an instance.
+        if shuffle and first.threads > warp:
+            self._exchange_warps(out, nodes)
+        if shuffle and first.blocks > 1:
+            self._exchange_blocks(out, nodes)
+
+    def _exchange_warps(self, out: Writer, nodes: Sequence[LaneReduce]) -> None:
+        """Combine the values of warps, of several reductions at once where scratch has room.
+
+        It has room for a value of each thread, and each warp stores one of an instance.
+        """
+        warp = self.dialect.warp
         if sum(prod(node.shape) for node in nodes) <= warp:
             self._across_warps(out, [(node, 0, prod(node.shape)) for node in nodes])
             return
@@ -245,17 +256,42 @@ class KernelNames:
                     out.line(f"{register} = {self._combine(node, register, f'{scratch}[{first} + {other}]')};")
         out.line(self.dialect.barrier)
 
+    def _exchange_blocks(self, out: Writer, nodes: Sequence[LaneReduce]) -> None:
+        """Combine the values of a cluster's blocks: each writes its own to the shared memory of all.
+
+        A buffer of their own spares reductions a barrier after the values are read.
+        """
+        if not self.in_cluster:
+            out.line(f"{CLUSTER_WAIT}();")
+            self.in_cluster = True
+        blocks, kind = nodes[0].blocks, self.dialect.memory_type(nodes[0].dtype)
+        loops = [(node, f"(({kind}*)({PEERS} + {node.place} + e * {blocks}))") for node in nodes]
+        helper = f"cuts_to_peer{nodes[0].dtype.size}"
+        for node, peers in loops:
+            with out.loop(Var("e", prod(node.shape))):
+                held = f"{self.registers[node.name]}[e]"
+                out.line(f"if (tid < {blocks}) {helper}({peers} + blk % {blocks}, {held}, tid);")
+        out.line(f"{CLUSTER_BARRIER}();")
+        for node, peers in loops:
+            with out.loop(Var("e", prod(node.shape))):
+                held = f"{self.registers[node.name]}[e]"
+                out.line(f"{held} = {peers}[0];")
+                for other in range(1, blocks):
+                    out.line(f"{held} = {self._combine(node, held, f'{peers}[{other}]')};")
+
     def _tree(self, out: Writer, node: LaneReduce, register: str, lanes: int) -> None:
-        scratch = self.lane_scratch(node.dtype)
-        out.line(f"{scratch}[tid] = {register};")
+        """Combine values by halves, in one block the threads of a whole cluster."""
+        scratch, thread = self.lane_scratch(node.dtype), "tid" if node.blocks == 1 else self.dialect.thread_index
+        lanes = lanes * node.blocks
+        out.line(f"{scratch}[{thread}] = {register};")
         out.line(self.dialect.barrier)
         step = lanes // 2
         while step:
-            combined = self._combine(node, f"{scratch}[tid]", f"{scratch}[tid + {step}]")
-            out.line(f"if (tid % {lanes} < {step}) {scratch}[tid] = {combined};")
+            combined = self._combine(node, f"{scratch}[{thread}]", f"{scratch}[{thread} + {step}]")
+            out.line(f"if ({thread} % {lanes} < {step}) {scratch}[{thread}] = {combined};")
             out.line(self.dialect.barrier)
             step //= 2
-        out.line(f"{register} = {scratch}[tid / {lanes} * {lanes}];")
+        out.line(f"{register} = {scratch}[{thread} / {lanes} * {lanes}];")
         out.line(self.dialect.barrier)
 
     def lane_scratch(self, dtype: DType) -> str:

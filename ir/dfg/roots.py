@@ -208,6 +208,10 @@ class Initialise:
     dtype: DType
 
 
+#: The shared buffer of values that the blocks of a cluster write to each other, of 8 bytes each.
+PEERS = "peers"
+
+
 @frozen(cache_hash=True)
 class LaneReduce:
     """Combine the values of the `threads` threads that share an instance.
@@ -216,7 +220,8 @@ class LaneReduce:
     row, as many of an instance as the last number of `shape`, `vector` neighbours at a time, and each element becomes
     the combination of the elements before or after it; or, in an order (`ir.segment.SORT_ORDERS`), the place of
     the element of `keys` that comes there. The `extent` keys are held in the same way; elements are needed from the
-    first of `ranks` on, before the second.
+    first of `ranks` on, before the second. Of a cluster of several `blocks`, whose threads share an instance, each
+    writes its value to all of them, at `place` of their buffer `peers`.
     """
 
     name: str
@@ -229,6 +234,8 @@ class LaneReduce:
     keys: str = ""
     extent: int = 0
     ranks: tuple[int, ...] = ()
+    blocks: int = 1
+    place: int = 0
 
 
 Root: TypeAlias = Union[

@@ -139,7 +139,7 @@ FORMS: dict[type, Form] = {
     # Kernel IR
     Kernel: Form(
         "kernel blocks <blocks> threads <threads>{? min_blocks <min_blocks>?}{? launched <launched>?}"
-        "{? teams <teams>?}",
+        "{? teams <teams>?}{? cluster <cluster>?}",
         (
             "reads <reads>",
             "writes <writes>",
@@ -218,6 +218,7 @@ FORMS: dict[type, Form] = {
     LaneReduce: Form(
         "reduce_threads <name>[<shape>]: <dtype> <combine> over <threads>"
         "{? along <along>?}{? vector <vector>?}{? of <keys>?}{? extent <extent>?}{? ranks (<ranks>)?}"
+        "{? blocks <blocks>?}{? place <place>?}"
     ),
     Load: Form("load <space> <buffer>[<address>]{? if <guards> else <fill>?}"),
     RegisterRead: Form("held <name>[<at>]"),

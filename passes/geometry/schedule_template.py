@@ -52,7 +52,8 @@ class SegmentTemplate:
     parts; it may
     also read the segment before in parts, along the axis of that at position `parts`, if there is one, which the loops
     at positions `streamed_loops` run along. In an exchange, a block takes the dims at positions `exchanged` whole.
-    Blocks with column sums take `part_rows` instances, in several tiles.
+    Blocks with column sums take `part_rows` instances, in several tiles. A cluster of blocks may share rows where a
+    segment `clusters`.
     """
 
     dims: tuple[tuple[Var, ...], ...]
@@ -75,6 +76,7 @@ class SegmentTemplate:
     bulk: bool = False
     exchanged: tuple[int, ...] = ()
     part_rows: int = 0
+    clusters: bool = False
 
     @property
     def tiled_dim(self) -> int:

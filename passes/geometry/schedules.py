@@ -61,6 +61,7 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
         scatter_dim=scatter_tile_dim(segment, group, [d.axes for d in schedule.dims]) if schedule.privatised else -1,
         exchanged=whole_dims(group, segment),
         part_rows=part_rows(segment, group),
+        clusters=schedule.cluster > 1,
         streams=any(o.extra and o.tensor in group.shared for o in segment.outputs) and can_stream_rows(group),
     )
     staged = [s for r in schedule.reductions for s in r.staging]

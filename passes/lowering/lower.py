@@ -68,6 +68,7 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
         producer=tuple(layout.producer),
         launched=layout.launched,
         teams=layout.teams,
+        cluster=schedule.segments[-1].cluster,
     )
 
 
@@ -160,12 +161,12 @@ def _group_reductions(frame: Frame) -> list[tuple[int, list[Reduction]]]:
 
 
 def _is_resident(frame: Frame, schedule: ReductionSchedule) -> bool:
-    """Return whether reduction threads hold a row in one trip. Idle threads rule it out: they still reach the barrier
-    of the combination.
+    """Return whether reduction threads hold a row in one trip of each block. Idle threads rule it out: they still reach
+    the barrier of the combination.
     """
     return (
         not schedule.staging
-        and all(d.trips == 1 for d in schedule.dims)
+        and all(d.trips == frame.schedule.cluster for d in schedule.dims)
         and frame.schedule.reduction_threads > 1
         and not schedule.mma
         and not frame.when

@@ -49,7 +49,8 @@ def emit_output(state: SegmentState, output: Output, name: str) -> None:
     if not output.extra:
         lane = Guard(as_index(frame.lane), 0, 1)
         binding = state.bind((), (), ())
-        state.roots.append(_store(state, output, binding, () if lane.always else (lane,)))
+        once = (lane, Guard(frame.rank, 0, 1))
+        state.roots.append(_store(state, output, binding, tuple(guard for guard in once if not guard.always)))
         return
     dim = ReduceDim(output.extra, _row_chunk(state, output.extra))
     local = Var(f"{frame.prefix}w", dim.block_k)
@@ -59,8 +60,9 @@ def emit_output(state: SegmentState, output: Output, name: str) -> None:
         state.row += [v for v in unrolled if v not in state.row]
         state.shares[local] = share
         return
-    if dim.trips == 1:
-        state.roots.append(_store(state, output, state.bind((dim,), (local,), (Index(),)), ()))
+    if dim.trips == frame.schedule.cluster:
+        start = frame.rank * dim.block_k
+        state.roots.append(_store(state, output, state.bind((dim,), (local,), (start,)), ()))
         state.row += [v for v in unrolled if v not in state.row]
         state.shares[local] = share
         return

@@ -90,7 +90,7 @@ def _resident_reduction(state: SegmentState, reduction: Reduction, schedule: Red
     (dim,) = schedule.dims
     local = Var(f"{state.frame.prefix}w", dim.block_k)
     share, unrolled = row_share(state.frame, local)
-    binding = state.bind((dim,), (local,), (Index(),))
+    binding = state.bind((dim,), (local,), (state.frame.rank * dim.block_k,))
     begin, each, end = (
         state.initialise(reduction),
         accumulate(state, reduction, binding, (local,), {}, {}),

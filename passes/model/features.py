@@ -89,7 +89,7 @@ def count_features(
     grid = _grid(geometry[-1])
     first = traffic_dim(group.segments[-1], geometry[-1].structure)
     outer, batches = grid[first] if grid else 1, product(n * 1.0 for n in grid[:first])
-    blocks = product(n * 1.0 for n in grid)
+    blocks = product(n * 1.0 for n in grid) * geometry[-1].spread.cluster
     totals.blocks = blocks
     totals.at_once = is_resident_at_once(blocks, totals.threads, target)
     tiles = [staged_tiles(group, *each) for each in zip(group.segments, geometry, strict=True)]
@@ -234,6 +234,8 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
             totals.add("issue", RESCALING_INSTRUCTIONS * rescalings * geometry.threads)
     fetched = dict(totals.sums)
     _add_outputs(totals, segment, result_geometry(totals.group, segment, geometry, totals.target), own)
+    if geometry.structure.clusters:
+        totals.share_rows(segment, geometry, before)
     if geometry.structure.part_rows:
         add_column_sums(totals, segment, geometry, before)
         for output in segment.column_sums:

@@ -29,7 +29,7 @@ from ..geometry import (
 
 
 def resident_row(geometry: Geometry) -> Count:
-    """Return whether reduction threads hold whole rows.
+    """Return whether reduction threads hold whole rows, or a part of each in every block of a cluster.
 
     Then every reduction takes one trip, and all statements of the row share its loads.
     """
@@ -39,7 +39,7 @@ def resident_row(geometry: Geometry) -> Count:
         return np.greater(geometry.reduction_threads, 1)  # of streamed rows, one part
     single: Count = np.greater(geometry.reduction_threads, 1)
     for trips in geometry.trips:
-        single = np.logical_and(single, np.equal(trips, 1))
+        single = np.logical_and(single, np.equal(trips, geometry.spread.cluster))
     return single
 
 

@@ -68,6 +68,34 @@ def check_rows_whole(sizes: ScheduleSizes) -> Iterator[Finding]:
             yield np.logical_not(held), "loop {}: lanes do not hold its whole row", axes_text(part.structure.loops[k])
 
 
+def check_clusters(sizes: ScheduleSizes) -> Iterator[Finding]:
+    """Each block of a cluster holds a part of its rows, with all of its threads."""
+    for part in sizes.parts:
+        cluster, threads = part.spread.cluster, part.threads
+        several = np.greater(cluster, 1)
+        many = np.greater(cluster, sizes.target.cluster_blocks) | np.less(cluster, 1)
+        yield many, "{} blocks of a cluster, at most {}", cluster, sizes.target.cluster_blocks
+        for trips in part.trips:
+            yield several & np.not_equal(trips, cluster), "{} trips over a row of {} blocks", trips, cluster
+        idle = (
+            np.not_equal(part.reduction_threads, threads)
+            | np.less_equal(threads, 1)
+            | np.greater(part.spread.row_cache, 0)
+        )
+        yield several & idle, "{} of {} threads share a row of a cluster", part.reduction_threads, threads
+
+
+def check_ring_short(sizes: ScheduleSizes) -> Iterator[Finding]:
+    """A ring of rows has no more stages than a block has tiles."""
+    for part in (p for p in sizes.parts if p.structure.part_rows):
+        yield (
+            np.greater(part.loop.stages, np.maximum(part.tiles, 1)),
+            "{} stages of {} tiles",
+            part.loop.stages,
+            part.tiles,
+        )
+
+
 def check_rows_passed_on(sizes: ScheduleSizes) -> Iterator[Finding]:
     """All threads of the block hold rows that a later segment reads.
 

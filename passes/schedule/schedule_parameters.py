@@ -13,13 +13,16 @@ from ..geometry import (
     ScheduleParameter,
     SegmentTemplate,
     axis_classes,
+    powers,
     reads_shared_matrices,
 )
 from .bulk_copy_parameters import check_bulk_copies_fit
 from .mma_parameters import mma_parameters, warpgroup_parameters
 from .register_chains import check_chain_held
 from .row_parameters import (
+    check_clusters,
     check_parts_whole,
+    check_ring_short,
     check_rows_kept,
     check_rows_passed_on,
     check_rows_whole,
@@ -78,6 +81,8 @@ def segment_parameters(
         yield lane_parameter(structure, prefix, target, widest)
     if structure.part_rows:
         yield ScheduleParameter.of(f"{prefix}stages", (1, 2, 3, 4, 6, 8))
+    if structure.clusters:
+        yield ScheduleParameter.of(f"{prefix}cluster", powers(1, target.cluster_blocks))
     if structure.caches_rows:
         yield row_cache_parameter(prefix, coarse)
     if structure.patch and target.lockstep and (not structure.shared or len(structure.dims) > len(structure.patch)):
@@ -166,6 +171,8 @@ SIZE_RULES: tuple[Rule, ...] = (
     check_bulk_copies_fit,
     check_rows_kept,
     check_rows_whole,
+    check_clusters,
+    check_ring_short,
     check_rows_passed_on,
     check_parts_whole,
     check_chain_held,

@@ -156,7 +156,8 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
         template = SegmentTemplate(
             dims, loops, reduces, none, reduction_threads=True, shared=written, whole=whole, part_rows=rows
         )
-        return [evolve(template, caches_rows=caches_rows, streams=streams)]
+        clusters = not whole and not written and _may_share_rows(segment, loops, target)
+        return [evolve(template, caches_rows=caches_rows, streams=streams, clusters=clusters)]
     found = _reduction_templates(group, segment, written, reads_shared, separate, target)
     if position and (axis := required_streamed_axis(group)) is not None:
         found = [with_streamed_input(template, group, axis) for template in found]
@@ -205,6 +206,12 @@ def _may_cache_rows(group: FusedGroup, segment: Segment, loops: Sequence[tuple[V
     """Return whether shared memory may cache shared rows: where a block's threads would hold too much."""
     long = len(loops) == 1 and prod(a.extent for a in loops[0]) > HELD_IN_REGISTERS * target.MAX_thread
     return target.lockstep and long and bool(cached_reads(segment, (*group.shared, *group.constants)))
+
+
+def _may_share_rows(segment: Segment, loops: Sequence[tuple[Var, ...]], target: Target) -> bool:
+    """Return whether blocks of a cluster may share rows: long ones, which the outputs read again."""
+    long = len(loops) == 1 and prod(a.extent for a in loops[0]) > HELD_IN_REGISTERS * target.MAX_thread
+    return target.cluster_blocks > 1 and long and any(o.extra for o in segment.outputs)
 
 
 def _flat_dims(segment: Segment) -> tuple[tuple[Var, ...], ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -52,6 +52,9 @@ from ..memory_access import (
 from ..roofline import node_cost, nodes
 from ..row_registers import resident_row
 from ..scatter_cost import BIN_INSTRUCTIONS, scatter_cost
+
+#: Barriers of a block that take as long as one of a cluster.
+CLUSTER_BARRIERS = 8.0
 
 
 class Totals:
@@ -105,6 +108,14 @@ class Totals:
             self.add("issue", BIN_INSTRUCTIONS * found.bins)
             self.add("stores", found.bins)
         self.add("combined", found.sectors)
+
+    def share_rows(self, segment: Segment, geometry: Geometry, before: Mapping[str, Count]) -> None:
+        """Divide the counts of rows, from `before` on, among the blocks of a cluster, which exchange their sums."""
+        cluster = geometry.spread.cluster
+        kept = ("body", "barriers", "shuffles")
+        self.sums = {n: v if n in kept else before[n] + (v - before[n]) / cluster for n, v in self.sums.items()}
+        exchanges = np.where(np.greater(cluster, 1), CLUSTER_BARRIERS * len(segment.reductions), 0.0)
+        self.add("barriers", exchanges)
 
     def apply_mask(self, masked: MaskSavings) -> None:
         """Apply the savings of mask-block skipping."""
