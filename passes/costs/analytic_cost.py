@@ -172,6 +172,8 @@ def _choices(structure: SegmentTemplate) -> tuple[Hashable, ...]:
         structure.bulk,
         structure.caches_rows,
         structure.scatter_dim,
+        structure.clusters,
+        structure.part_rows,
         structure.additions,
         structure.parts,
     )

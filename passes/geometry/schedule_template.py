@@ -52,8 +52,8 @@ class SegmentTemplate:
     parts; it may
     also read the segment before in parts, along the axis of that at position `parts`, if there is one, which the loops
     at positions `streamed_loops` run along. In an exchange, a block takes the dims at positions `exchanged` whole.
-    Blocks with column sums take `part_rows` instances, in several tiles. A cluster of blocks may share rows where a
-    segment `clusters`.
+    Blocks with column sums take `part_rows` instances, in several tiles. The blocks of a cluster share the rows of a
+    segment that `clusters`.
     """
 
     dims: tuple[tuple[Var, ...], ...]

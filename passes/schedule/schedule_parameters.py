@@ -82,7 +82,7 @@ def segment_parameters(
     if structure.part_rows:
         yield ScheduleParameter.of(f"{prefix}stages", (1, 2, 3, 4, 6, 8))
     if structure.clusters:
-        yield ScheduleParameter.of(f"{prefix}cluster", powers(1, target.cluster_blocks))
+        yield ScheduleParameter.of(f"{prefix}cluster", powers(2, target.cluster_blocks))
     if structure.caches_rows:
         yield row_cache_parameter(prefix, coarse)
     if structure.patch and target.lockstep and (not structure.shared or len(structure.dims) > len(structure.patch)):

@@ -156,8 +156,10 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
         template = SegmentTemplate(
             dims, loops, reduces, none, reduction_threads=True, shared=written, whole=whole, part_rows=rows
         )
-        clusters = not whole and not written and _may_share_rows(segment, loops, target)
-        return [evolve(template, caches_rows=caches_rows, streams=streams, clusters=clusters)]
+        found = [evolve(template, caches_rows=caches_rows, streams=streams)]
+        if not whole and not written and _may_share_rows(segment, loops, target):
+            found.append(evolve(template, clusters=True))
+        return found
     found = _reduction_templates(group, segment, written, reads_shared, separate, target)
     if position and (axis := required_streamed_axis(group)) is not None:
         found = [with_streamed_input(template, group, axis) for template in found]

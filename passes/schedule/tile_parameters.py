@@ -45,11 +45,12 @@ def tile_parameters(
             yield ScheduleParameter((f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"),
                                     _exchange_tiles(d, extent, structure, target))  # fmt: skip
             continue
-        alone = structure.shared or structure.part_rows
+        alone = structure.shared or structure.part_rows or structure.clusters
         counts = (1,) if alone else _thread_counts(extent, len(structure.dims), structure, target, coarse)
         tiles = _thread_tiles(extent, structure, matrix, target, coarse, finer)
-        if structure.part_rows:
-            tiles = tuple(e for e in tiles if e <= min(structure.part_rows, MAX_ROWS_AT_ONCE))
+        if structure.part_rows or structure.clusters:
+            most = min(structure.part_rows, MAX_ROWS_AT_ONCE) if structure.part_rows else 1
+            tiles = tuple(e for e in tiles if e <= most)
         vectors = _vectors(d, structure, segment, widest, coarse) if extent > 1 else (1,)
         triples = [
             (t, e, v) for t in counts for e in tiles for v in vectors if e % v == 0 and t * e <= next_power(extent)
