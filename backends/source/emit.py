@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from attrs import evolve
 
@@ -13,6 +13,7 @@ from ...ir import (
     HorizontalKernel,
     Kernel,
     KernelFunction,
+    SharedBuffer,
     indirects,
     phases,
     post_order,
@@ -72,6 +73,8 @@ def emit(
 
 
 _NAME = "CUTS_KERNEL_NAME"
+#: The shared buffer of reductions across lanes.
+LANE_SCRATCH = "lanes"
 
 
 def _arguments(kernel: Kernel) -> tuple[Argument, ...]:
@@ -95,6 +98,24 @@ def _loaded_tensors(kernel: Kernel) -> set[str]:
 
 def _launched_blocks(kernel: Kernel | HorizontalKernel) -> int:
     return kernel.blocks if isinstance(kernel, HorizontalKernel) else kernel.launched or kernel.blocks
+
+
+def _blocks_memory(
+    kernel: Kernel, shared: Sequence[SharedBuffer], dialect: Dialect
+) -> tuple[Sequence[SharedBuffer], list[str]]:
+    """Return a kernel's shared memory, and pointers to that of each block of a cluster where one block has all of it.
+
+    All of them use the scratch of lanes together.
+    """
+    if kernel.cluster == 1 or dialect.cluster:
+        return shared, []
+    own = [b for b in shared if b.name != LANE_SCRATCH]
+    block, names, lines = f"{dialect.thread_index} / {kernel.threads}", {b.name: f"{b.name}_blocks" for b in own}, []
+    for buffer in own:
+        kind, each = dialect.memory_type(buffer.dtype), buffer.elements // kernel.cluster
+        first = f"{names[buffer.name]} + {block} * {each}"
+        lines.append(f"{dialect.spaces['shared']}{kind}* const {buffer.name} = {first};")
+    return [evolve(b, name=names.get(b.name, b.name)) for b in shared], lines
 
 
 def _single_block(kernel: Kernel) -> Kernel:
@@ -129,7 +150,8 @@ def _body(kernel: Kernel, dialect: Dialect, arguments: tuple[Argument, ...]) -> 
             head.line(dialect.base.format(name=f"p{number}"))
     head.lines += text.constants
     scratch = [dialect.atom_scratch.format(count=text.words)] if text.words else []
-    for line in (*scratch, *declare_shared(text.shared, dialect, _dynamic(kernel, dialect))):
+    shared, own = _blocks_memory(kernel, text.shared, dialect)
+    for line in (*scratch, *declare_shared(shared, dialect, _dynamic(kernel, dialect)), *own):
         head.line(line)
     return "\n".join([*head.lines, *text.lines]), text.used | head.used
 

@@ -14,6 +14,7 @@ from ..geometry import (
     ScheduleParameter,
     SegmentTemplate,
     can_stream_rows,
+    ceil_div,
     is_register_chain,
     next_power,
     powers,
@@ -75,13 +76,12 @@ def check_clusters(sizes: ScheduleSizes) -> Iterator[Finding]:
         several = np.greater(cluster, 1)
         many = np.greater(cluster, sizes.target.cluster_blocks) | np.less(cluster, 1)
         yield many, "{} blocks of a cluster, at most {}", cluster, sizes.target.cluster_blocks
-        for trips in part.trips:
-            yield several & np.not_equal(trips, cluster), "{} trips over a row of {} blocks", trips, cluster
-        idle = (
-            np.not_equal(part.reduction_threads, threads)
-            | np.less_equal(threads, 1)
-            | np.greater(part.spread.row_cache, 0)
-        )
+        for chunk, trips in zip(part.block_k, part.trips, strict=True):
+            own = ceil_div(trips, cluster)
+            held = np.equal(own, 1) | np.greater_equal(part.spread.row_cache, own * chunk)
+            unheld = np.less(trips, cluster) | np.logical_not(held)
+            yield several & unheld, "{} blocks do not hold the {} trips over a row", cluster, trips
+        idle = np.not_equal(part.reduction_threads, threads) | np.less_equal(threads, 1)
         yield several & idle, "{} of {} threads share a row of a cluster", part.reduction_threads, threads
 
 

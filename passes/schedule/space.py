@@ -158,7 +158,7 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
         )
         found = [evolve(template, caches_rows=caches_rows, streams=streams)]
         if not whole and not written and _may_share_rows(segment, loops, target):
-            found.append(evolve(template, clusters=True))
+            found.append(evolve(template, clusters=True, caches_rows=caches_rows))
         return found
     found = _reduction_templates(group, segment, written, reads_shared, separate, target)
     if position and (axis := required_streamed_axis(group)) is not None:

@@ -60,7 +60,7 @@ def keeping(group: FusedGroup, target: Any, seed: int, count: int) -> list[Sched
     """Return legal points that keep rows."""
     space = make_space(group, target)
     found: list[Schedule] = []
-    for structure in (s for s in space.templates if s.segments[-1].caches_rows):
+    for structure in (s for s in space.templates if s.segments[-1].caches_rows and not s.segments[-1].clusters):
         numbers = np.random.default_rng(seed).integers(0, structure.size, 4096)
         columns = columns_at(structure, numbers)
         legal = evaluate(space, structure, columns, 0, numbers).legal & (columns["s0.row_cache"] > 0)

@@ -125,7 +125,8 @@ class Totals:
         """Begin a segment, with the share of rows in its row cache."""
         self.kept, self.copied, self.first_dim = {}, set(), traffic_dim(segment, geometry.structure)
         if geometry.structure.caches_rows:
-            part = geometry.spread.row_cache / (geometry.block_k[0] * geometry.trips[0])
+            row = geometry.block_k[0] * geometry.trips[0]
+            part = np.minimum(1.0, geometry.spread.row_cache * geometry.spread.cluster / row)
             reads_ = cached_reads(segment, (*self.group.shared, *self.group.constants))
             self.kept = dict.fromkeys(reads_, part)
 
