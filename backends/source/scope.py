@@ -34,6 +34,8 @@ from .ctext import call_text
 from .dialect import CLUSTER_BARRIER, CLUSTER_WAIT, Dialect, swizzled_text
 from .index_ctext import PointerName, index_text
 
+#: Most warps whose values every thread reads and combines.
+MAX_READ_WARPS = 8
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -216,7 +218,11 @@ class KernelNames:
 
     def _within_warps(self, out: Writer, node: LaneReduce) -> None:
         """Combine an instance within a warp by shuffles, in the body of the loop over instances."""
-        register, distance = f"{self.registers[node.name]}[e]", min(node.threads, self.dialect.warp) // 2
+        self._shuffle(out, node, f"{self.registers[node.name]}[e]", min(node.threads, self.dialect.warp))
+
+    def _shuffle(self, out: Writer, node: LaneReduce, register: str, lanes: int) -> None:
+        """Combine the values of groups of lanes; all lanes of a group get the same result."""
+        distance = lanes // 2
         while distance:
             # All lanes of the warp must take part, so a shuffle is no operand of a conditional expression.
             other = self.fresh()
@@ -251,6 +257,10 @@ class KernelNames:
             warps = node.threads // warp
             with out.loop(instances):
                 first = f"{at} + tid / {node.threads} * {warps}"
+                if warps > MAX_READ_WARPS:  # each lane takes one, so that a warp reads them once
+                    out.line(f"{register} = {scratch}[{first} + tid % {warps}];")
+                    self._shuffle(out, node, register, warps)
+                    continue
                 out.line(f"{register} = {scratch}[{first}];")
                 for other in range(1, warps):
                     out.line(f"{register} = {self._combine(node, register, f'{scratch}[{first} + {other}]')};")
