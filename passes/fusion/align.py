@@ -36,7 +36,7 @@ from ...ir import (
 )
 from ...ops.language import unused_name
 from ..statements import FusionError
-from .column_sums import place_column
+from .held_rows import place_column
 
 #: Producer and consumer, by position, and the element of the producer that an instance of the consumer reads.
 Edge: TypeAlias = tuple[int, int, tuple[Index, ...]]

@@ -52,7 +52,7 @@ from ...ir import (
 from ...ops.language import unused_name
 from ..statements import issue_slots
 from .align import add_single_row
-from .column_sums import column_sums
+from .held_rows import column_sums
 from .normalise import Illegal, normalise
 
 

@@ -55,9 +55,8 @@ from ...ir import (
 )
 from ..statements import FusionError, Inliner, constant, split_argument_reduction
 from .align import Places, align, check_counts, order_of_row
-from .column_sums import ColumnSum, check_column, check_rows, spread_columns
 from .fold_tables import fold_tables
-from .held_rows import HeldRows
+from .held_rows import ColumnSum, HeldRows, check_column, check_rows, spread_columns
 
 #: Largest integer up to which f32 represents all integers.
 _MAX_EXACT_INTEGER = 1 << 24

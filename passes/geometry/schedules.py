@@ -21,10 +21,9 @@ from ...ir import (
     expr_variables,
     streamable_axis,
 )
-from .column_parts import part_rows
+from .block_sums import part_rows, scatter_tile_dim
 from .matrix_instructions import held_swizzle, reads_shared_matrices, side_swizzle, widest_swizzle
 from .row_sharing import can_stream_rows, is_register_chain, whole_loops
-from .scatter_bins import scatter_tile_dim
 from .schedule_template import ScheduleTemplate, SegmentTemplate, with_streamed_input
 from .segment_geometry import REGISTER_STAGED_ORDER, Geometry, geometries, numbers_of
 from .shared_tensors import whole_dims

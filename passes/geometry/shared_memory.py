@@ -20,11 +20,10 @@ from ...ir import (
     selection_words,
     sorts_by_radix,
 )
-from .column_parts import row_reads
+from .block_sums import bin_count, row_reads
 from .footprint import Count, ceil_div, product
 from .matrix_instructions import reads_shared_matrices
 from .row_sharing import cached_reads, is_register_chain
-from .scatter_bins import bin_count
 from .segment_geometry import Geometry
 from .shared_tensors import exchange_extents, extents_of, place_together, tensors_in_place
 from .staged_tiles import StagedTile

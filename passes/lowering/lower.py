@@ -23,7 +23,6 @@ from ...ir import (
     Target,
 )
 from ..geometry import is_register_chain, joins_loop
-from .column_sums import emit_column_sums
 from .hoisted_loads import hoist_loads
 from .k_loop import split_prologue
 from .layout import BlockLayout, Frame, lay_out
@@ -32,7 +31,13 @@ from .privatised_scatter import BINS, bins_buffer, emit_privatised_scatter
 from .reductions import cached_reduction, looped_reduction, resident_reductions
 from .row_cache import cached_trips
 from .segment_state import SegmentState
-from .streaming import lower_chained_contraction, lower_online_softmax, lower_register_chain, lower_tile_chain
+from .streaming import (
+    emit_column_sums,
+    lower_chained_contraction,
+    lower_online_softmax,
+    lower_register_chain,
+    lower_tile_chain,
+)
 
 #: Registers of a thread from which on a compiler has to know the blocks of an SM: it else takes about 168 at most.
 MANY_REGISTERS = 192

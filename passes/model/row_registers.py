@@ -94,7 +94,8 @@ def row_registers(segment: Segment, geometry: Geometry) -> Count:
 
 
 def column_registers(segment: Segment, geometry: Geometry) -> Count:
-    """Return the column sums that a thread holds: one for each element of a row."""
+    """Return the registers of column sums: one for each element of a row, and the terms of a tile's rows."""
     if not segment.column_sums:
         return 0.0
-    return len(segment.column_sums) * ceil_div(geometry.block_k[0], geometry.reduction_threads) * 1.0
+    row = ceil_div(geometry.block_k[0], geometry.reduction_threads) * 1.0
+    return row * (len(segment.column_sums) + product(geometry.thread))

@@ -14,19 +14,15 @@ from collections.abc import Callable
 
 from attrs import evolve
 
-from ...ir import (
-    COMBINERS,
-    Accumulate,
+from ....ir import (
     Barrier,
     Commit,
     Guard,
     Index,
     Initialise,
     Item,
-    Literal,
     Load,
     Loop,
-    Op,
     Output,
     Phase,
     Read,
@@ -34,17 +30,17 @@ from ...ir import (
     RegisterRead,
     SharedBuffer,
     Store,
-    Test,
     Var,
     Wait,
     as_index,
     linearise,
     substitute,
 )
-from ..geometry import row_reads, single_elements
-from .index_values import resolve, strides_of, value_of
-from .layout import AxisBinding, Frame
-from .segment_state import SegmentState, row_share
+from ...geometry import row_reads, single_elements
+from ..index_values import resolve, strides_of, value_of
+from ..layout import Frame
+from ..outputs import column_register
+from ..segment_state import SegmentState, row_share
 
 
 def emit_column_sums(state: SegmentState, lower_rows: Callable[[SegmentState], None]) -> None:
@@ -119,28 +115,11 @@ def _copy(state: SegmentState, read: Read, row: ReduceDim, local: Var, tile: Ind
     return Phase("fetch", f"{buffer.name}copy", (store,), every, shares, when, copied)
 
 
-def _name(state: SegmentState, output: Output) -> str:
-    """Return the name of a column sum's registers."""
-    return f"{state.frame.prefix}{output.tensor}.column"
-
-
 def _initialise(state: SegmentState, output: Output, row: ReduceDim) -> Initialise:
     """Return the identities that the elements of a thread begin with."""
     dtype = state.group.tensors[output.tensor].dtype
     shape = (row.block_k // state.frame.schedule.reduction_threads,)
-    return Initialise(_name(state, output), shape, str(output.across), dtype)
-
-
-def add_row(state: SegmentState, output: Output, binding: AxisBinding, local: Var) -> Accumulate:
-    """Return the accumulation of a tile's rows; elements beyond the last row, or past its end, are the identity."""
-    dtype = state.group.tensors[output.tensor].dtype
-    value = value_of(output.body, state.context(binding, {}))
-    if missing := tuple(binding.valid.values()):
-        identity = Literal(COMBINERS[str(output.across)].identity(value.dtype), value.dtype)
-        value = Op("select", (Test(missing), value, identity), value.dtype)
-    return Accumulate(
-        _name(state, output), (as_index(local),), str(output.across), value, tuple(state.frame.tiles), dtype
-    )
+    return Initialise(column_register(output), shape, str(output.across), dtype)
 
 
 def _store(state: SegmentState, output: Output, row: ReduceDim, local: Var) -> Store:
@@ -151,5 +130,5 @@ def _store(state: SegmentState, output: Output, row: ReduceDim, local: Var) -> S
     address = linearise(places, strides_of(output.tensor, context))
     dtype = state.group.tensors[output.tensor].dtype
     inside = tuple(guard for var, guard in binding.valid.items() if var == local)
-    value = RegisterRead(_name(state, output), (as_index(local),), dtype)
+    value = RegisterRead(column_register(output), (as_index(local),), dtype)
     return Store("global", output.tensor, address, value, dtype, inside)
