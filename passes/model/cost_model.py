@@ -19,6 +19,7 @@ import numpy as np
 
 from ...ir import PERSISTENT, CoreCoefficients, CostCoefficients, Target
 from ..geometry import MIN_TAKING_SUMS, Count, ceil_div, producer_share
+from .column_cost import column_seconds
 from .feature_schema import Features
 from .lower_bound import Bound, resident_blocks
 from .product_cost import chain_waits, product_seconds
@@ -72,6 +73,13 @@ def estimate_time(features: Features, found: Bound, target: Target, conflicts: C
         dram, _ = _transfer_seconds(features, blocks, fitting, target, costs)
         busy = np.where(np.greater(features.bulk, 0), product_seconds(features, blocks, resident, dram, target), busy)
         exposed = np.where(np.greater(features.bulk, 0), 0.0, exposed)
+    if np.any(features.tiled):
+        issue, *_ = _compute_seconds(features, blocks, resident, target, conflicts, costs)
+        dram = features.unique_bytes / target.BW_global
+        whole = column_seconds(features, fitting, issue, dram, target)
+        busy, exposed, barriers = (
+            np.where(features.tiled > 0, n, x) for n, x in ((whole, busy), (0.0, exposed), (0.0, barriers))
+        )
     joined = waves * features.joined * costs.joined / target.clock
     total = blocks * costs.block / target.clock + busy + exposed + barriers + joined + costs.fixed * target.dram_latency
     total = total * _copied_product_factor(features, costs)

@@ -51,6 +51,7 @@ class Features:
     bulk: Count = _plain_count("form of the bulk copies of factors, 0 for none and for chains in registers")
     fragments: Count = _plain_count("1 where a warp loads the factors of matrix instructions itself")
     chained: Count = _plain_count("form of a chain in registers: 1 of warps, 2 of warpgroups, 3 without row operations")
+    tiled: Count = _plain_count("tiles of rows that a block adds to column sums, 0 without these")
     persistent: Count = _plain_count("1 where the blocks of a chain in registers take several tiles in turn")
     in_step: Count = _plain_count("warpgroups of a chain that meet at a barrier in each part")
     raster: Count = _plain_count("blocks along the outermost dim that the grid walks together")

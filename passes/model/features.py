@@ -108,7 +108,8 @@ def count_features(
     again = np.equal(products[-1].loop.tma, PERSISTENT) if products and totals.in_registers else False
     persistent = np.where(again, 1, 0)
     in_step = np.where(alone, 0, totals.threads // (WARPGROUP * LANES))
-    return Features(grid=blocks, bulk=bulk, fragments=fragments, chained=chained, persistent=persistent,
+    tiled = geometry[-1].tiles if geometry[-1].structure.part_rows else np.int64(0)
+    return Features(grid=blocks, bulk=bulk, fragments=fragments, chained=chained, persistent=persistent, tiled=tiled,
                     in_step=in_step, outer=outer, batches=batches, threads=totals.threads,
                     shared=shared_bytes(group, geometry, tiles, layouts), registers=least(registers.expected, limit),
                     needed=registers.needed, held=registers.held, limit=limit, tile=_smallest(tiles),
