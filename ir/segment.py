@@ -80,12 +80,12 @@ class Segment:
 
     @property
     def holds_rows(self) -> bool:
-        """Return whether threads hold whole rows, because of scans, sorts or column sums."""
+        """Return whether scans, sorts or column sums need whole rows."""
         return any(r.along for r in self.reductions) or bool(self.column_sums)
 
     @property
     def column_sums(self) -> tuple[Output, ...]:
-        """Outputs that reduce values of all instances."""
+        """Outputs across instances."""
         return tuple(o for o in self.outputs if o.across)
 
     @property

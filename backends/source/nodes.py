@@ -248,7 +248,7 @@ class NodePrinter(ValuePrinter):
         self.names.initialise(self.out, node, identity)
 
     def reduce_lanes(self, node: LaneReduce, *others: LaneReduce) -> None:
-        """Print a reduction with independent `others`, a scan or a sort of lanes."""
+        """Print a reduction with independent `others`, a scan or a sort."""
         if node.along in SORT_ORDERS:
             sort = LaneSort(node, self.names.types[node.keys], self.names, self.out)
             if node.ranks:

@@ -109,7 +109,7 @@ class PhasePrinter:
                 with self.out.loop(rest[0], times, self._meets(unit.nodes)):
                     self._block(unit.nodes, (*opened, rest[0]))
             elif isinstance(unit.nodes[0], LaneReduce):
-                self.printer.reduce_lanes(*unit.nodes)
+                self.printer.reduce_lanes(*(node for node in unit.nodes if isinstance(node, LaneReduce)))
             elif unit.key[0] == "arriving":
                 for node in unit.nodes:
                     assert isinstance(node, Store)

@@ -1,4 +1,4 @@
-"""Rows that threads hold: statements that read some of their elements, and column sums.
+"""Rows that threads hold: readers of some elements, column sums.
 
     order[c] = element c + low of the sorted row            for c < k
       ->  row = sort of x[j] over j;   order[r - low] = row[r]   where low <= r < low + k
@@ -145,7 +145,10 @@ def _replace_expr(body: Expr, old: Read, new: Read) -> Expr:
 
 @frozen
 class ColumnSum:
-    """Column sum of a group: its reduction, and how many of its leading axes are the reduced ones."""
+    """Column sum of a group.
+
+    It has the reduction, and the number of the leading axes that are reduced.
+    """
 
     combine: str
     reduced: int
@@ -154,7 +157,7 @@ class ColumnSum:
 def column_sums(
     statements: Sequence[Statement], tensors: Mapping[str, TensorType], live: Collection[str]
 ) -> Mapping[str, ColumnSum]:
-    """Return the column sums of statements by target, none where these hold no rows.
+    """Return the column sums of statements by target, none without rows.
 
     Nothing in the group reads a column sum; the others reduce rows that as many instances hold as it has terms.
     """
@@ -180,7 +183,7 @@ def _elements(axes: Sequence[Var]) -> int:
 def join_casts(
     statements: Sequence[Statement], tensors: Mapping[str, TensorType], live: Collection[str]
 ) -> list[Statement]:
-    """Return statements in which sums that are only narrowed write the narrow values, whose accumulators they are.
+    """Return statements in which sums that are only narrowed are narrow.
 
     s[c] = sum_r f32(x[r, c]);   y[c] = bf16(s[c])      ->      y[c] = sum_r f32(x[r, c])
     """
@@ -188,8 +191,10 @@ def join_casts(
     found = list(statements)
     for narrow in statements:
         read = narrow.body.arg if isinstance(narrow.body, Cast) and narrow.is_pointwise else None
-        wide = sums.get(read.tensor) if isinstance(read, Read) and not read.guards else None
-        if wide is None or read is None or sum(wide.target in s.tensors_read for s in statements) > 1:
+        if not isinstance(read, Read) or read.guards:
+            continue
+        wide = sums.get(read.tensor)
+        if wide is None or sum(wide.target in s.tensors_read for s in statements) > 1:
             continue
         accumulates = tensors[narrow.target].dtype.accumulator is tensors[wide.target].dtype
         solution = solve(list(zip(read.indices, wide.write, strict=True)), narrow.axes)
@@ -206,7 +211,7 @@ def spread_columns(
     tensors: Mapping[str, TensorType],
     live: Collection[str],
 ) -> Sequence[Statement]:
-    """Return statements in which each column sum is the statement of its terms."""
+    """Return statements in which column sums are statements of their terms."""
     if not columns:
         return statements
     return [
@@ -218,9 +223,9 @@ def spread_columns(
 def place_column(
     number: int, statements: Sequence[Statement], known: Mapping[int, Mapping[Var, Index]], axes: Sequence[Var]
 ) -> Mapping[Var, Index] | None:
-    """Return the axes of the terms of a column sum that reads a tensor of a placed statement, None without one.
+    """Return the axes of a column sum's terms, by a placed statement.
 
-    Axes that the instances determine are theirs, the others are those of the row.
+    Both read a tensor; None without such a statement. Axes that instances determine are theirs, others are the row's.
     """
     own, onto = statements[number], [p for p in axes if p.extent > 1]
     for other, values in known.items():
@@ -239,7 +244,7 @@ def place_column(
 
 
 def check_column(statement: Statement, column: ColumnSum, values: Mapping[Var, Index], axes: Sequence[Var]) -> None:
-    """Raise `FusionError` where the instances are not the terms of each element of a column sum."""
+    """Raise `FusionError` where a column sum lacks terms of instances."""
     reduced, kept = statement.axes[: column.reduced], statement.axes[column.reduced :]
     onto = [p for p in axes if p.extent > 1]
     terms = is_bijection({a: values[a] for a in reduced}, [a for a in reduced if a.extent > 1], onto)
@@ -248,7 +253,7 @@ def check_column(statement: Statement, column: ColumnSum, values: Mapping[Var, I
 
 
 def check_rows(segment: Segment) -> None:
-    """Raise `FusionError` where a segment has column sums and rows of several kinds."""
+    """Raise `FusionError` where column sums are beside rows of several kinds."""
     rows = {r.reduce for r in segment.reductions} | {o.extra for o in segment.outputs if o.extra}
     if segment.column_sums and (len(rows) != 1 or any(r.along for r in segment.reductions)):
         raise FusionError("column sums are beside rows of several kinds")

@@ -1,4 +1,4 @@
-"""Sums that a block makes: bins of a privatised scatter, parts of column sums.
+"""Sums of a block: bins of privatised scatters, parts of column sums.
 
 Bins are the elements that a block's values may belong to. A part has the instances whose rows a block adds up.
 """
@@ -113,12 +113,12 @@ def bin_count(segment: Segment, group: FusedGroup, dims: Sequence[Sequence[Var]]
 
 
 def part_place(axes: Sequence[Var], rows: int) -> Index:
-    """Return the number of the part of an instance, with `rows` consecutive instances in each."""
+    """Return the number of an instance's part, of `rows` instances each."""
     return linearise(tuple(map(as_index, axes)), row_major(tuple(axis.extent for axis in axes))) // rows
 
 
 def part_rows(segment: Segment, group: FusedGroup) -> int:
-    """Return the instances of each part of a segment's column sums, 0 where these are not divided."""
+    """Return the instances of each part of column sums, 0 without parts."""
     if not segment.column_sums:
         return 0
     parts = group.tensors[segment.column_sums[0].tensor].shape[0]
@@ -128,7 +128,7 @@ def part_rows(segment: Segment, group: FusedGroup) -> int:
 
 
 def row_reads(segment: Segment) -> tuple[Read, ...]:
-    """Return the elements of rows that the instances of a segment with column sums read."""
+    """Return the elements of rows that instances beside column sums read."""
     rows = {v for r in segment.reductions for v in r.reduce}
     own, found = {r.name for r in segment.reductions}, dict[Read, None]()
     for body in segment.expressions:
@@ -140,7 +140,7 @@ def row_reads(segment: Segment) -> tuple[Read, ...]:
 
 
 def single_elements(segment: Segment, row: Read) -> Iterator[tuple[Read, Index]]:
-    """Yield the reads of single elements of a row that a segment reads, with their places in the row."""
+    """Yield the reads of single elements of a row and their places."""
     (axes,) = {r.reduce for r in segment.reductions}
     for read in dict.fromkeys(r for body in segment.expressions for r in reads(body)):
         pairs = zip(row.indices, read.indices, strict=True) if read.tensor == row.tensor else ()

@@ -185,7 +185,7 @@ def _is_linear(reduction: Reduction, wide: set[str], shared: set[str], row: tupl
 
 
 def whole_loops(segment: Segment, reduces: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Return the loops over rows that have a value per element, all with column sums.
+    """Return the loops over rows with values per element or column sums.
 
     Loops are positions; `reduces` are those of each reduction.
     """

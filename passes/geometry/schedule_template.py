@@ -80,7 +80,7 @@ class SegmentTemplate:
 
     @property
     def tiled_dim(self) -> int:
-        """Position of the dim along which blocks take several tiles, -1 without one."""
+        """Position of the dim with several tiles of a block, or -1."""
         return 0 if self.part_rows else self.scatter_dim
 
     @property

@@ -47,7 +47,7 @@ from .segment_state import SegmentState, row_share
 
 
 def block_trips(schedule: SegmentSchedule, dim: ReduceDim) -> int:
-    """Return the trips of a block over its row, or its part of one."""
+    """Return the trips of a block over its part of a row."""
     return -(-dim.trips // schedule.cluster)
 
 

@@ -1,6 +1,7 @@
-"""Cost of column sums: blocks take tiles of rows one after another, while DRAM moves later ones.
+"""Cost of column sums: tiles of rows one after another.
 
-A tile waits for its sums across threads, and without a ring for its rows; the blocks of an SM share its issue slots:
+DRAM moves later tiles meanwhile. A tile waits for its sums across threads, and without a ring for its rows; the blocks
+of an SM share its issue slots:
 
     time = begin + (DRAM^p + (waves * tiles * (latency^q + (blocks * issue)^q)^(1/q))^p)^(1/p)
 """
@@ -21,7 +22,10 @@ TILE_POWER, DRAM_POWER, BEGIN_LATENCY, DRAM_FACTOR = 1.1, 2.7, 2.0, 1.21
 
 
 def column_seconds(features: Features, fitting: Count, issue: Count, dram: Count, target: Target) -> Count:
-    """Return the seconds of all blocks; `fitting` ones are resident, and those of an SM `issue` so long."""
+    """Return the seconds of all blocks.
+
+    `fitting` ones are resident on an SM, which takes `issue` seconds to issue for its blocks.
+    """
     fullest = np.ceil(features.grid / target.NUM_SM)
     waves = np.ceil(fullest / fitting)
     tiles = np.maximum(1.0, features.tiled)

@@ -27,6 +27,9 @@ from .work import TENSOR_CORES
 
 #: Weight of the estimate among candidates at their lower bound.
 ORDER_WEIGHT = 0.001
+#: Latencies of DRAM in which the blocks of a cluster exchange a sum. With 0.96 us, times of 27 kernels of clusters are
+#: predicted with a deviation of 16 %.
+CLUSTER_EXCHANGE = 2.8
 #: Stands for zero rounds in a divisor.
 MIN_ROUNDS = 1e-9
 #: Elements of a thread in flight with register staging: a loop is unrolled so often.
@@ -80,6 +83,7 @@ def estimate_time(features: Features, found: Bound, target: Target, conflicts: C
         busy, exposed, barriers = (
             np.where(features.tiled > 0, n, x) for n, x in ((whole, busy), (0.0, exposed), (0.0, barriers))
         )
+    exposed = exposed + CLUSTER_EXCHANGE * target.dram_latency * np.ceil(waves) * features.exchanged / resident
     joined = waves * features.joined * costs.joined / target.clock
     total = blocks * costs.block / target.clock + busy + exposed + barriers + joined + costs.fixed * target.dram_latency
     total = total * _copied_product_factor(features, costs)

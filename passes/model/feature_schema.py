@@ -111,6 +111,7 @@ class Features:
     )
     # Waiting
     barriers: Count = _sum("barriers of the block")
+    exchanged: Count = _sum("sums that the blocks of a cluster exchange")
     joined: Count = _sum("doublings of the warps that divide a depth and add up their sums")
     asked: Count = _sum("segments that load from memory after their reductions")
     looped: Count = _sum("such rounds of loops that stage nothing")

@@ -29,7 +29,7 @@ from ..geometry import (
 
 
 def resident_row(geometry: Geometry) -> Count:
-    """Return whether reduction threads hold whole rows, or a part of each in every block of a cluster.
+    """Return whether reduction threads, of a cluster too, hold whole rows.
 
     Then every reduction takes one trip, and all statements of the row share its loads.
     """
@@ -94,7 +94,7 @@ def row_registers(segment: Segment, geometry: Geometry) -> Count:
 
 
 def column_registers(segment: Segment, geometry: Geometry) -> Count:
-    """Return the registers of column sums: one for each element of a row, and the terms of a tile's rows."""
+    """Return the registers of column sums and a tile's terms."""
     if not segment.column_sums:
         return 0.0
     row = ceil_div(geometry.block_k[0], geometry.reduction_threads) * 1.0

@@ -25,6 +25,12 @@ from .rules import Finding, ScheduleSizes, axes_text
 STREAMED_PART_LENGTHS = (32, 64, 128, 256)
 
 
+#: Most elements of a row that a thread of a cluster holds: with 128, a softmax took 1.2 times as long as with 64.
+MAX_HELD_ELEMENTS = 64
+#: Bytes of the values that lanes exchange by shuffles.
+SHUFFLED_BYTES = (4, 8)
+
+
 def lane_parameter(structure: SegmentTemplate, prefix: str, target: Target, widest: int) -> ScheduleParameter:
     """Return the parameter of a row's reduction threads and vectors."""
     longest = max((prod(a.extent for a in loop) for loop in structure.loops), default=1)
@@ -70,8 +76,8 @@ def check_rows_whole(sizes: ScheduleSizes) -> Iterator[Finding]:
 
 
 def check_clusters(sizes: ScheduleSizes) -> Iterator[Finding]:
-    """Each block of a cluster holds a part of its rows, with all of its threads."""
-    for part in sizes.parts:
+    """All threads of a cluster hold a part of its rows."""
+    for segment, part in zip(sizes.group.segments, sizes.parts, strict=True):
         cluster, threads = part.spread.cluster, part.threads
         several = np.greater(cluster, 1)
         many = np.greater(cluster, sizes.target.cluster_blocks) | np.less(cluster, 1)
@@ -83,10 +89,17 @@ def check_clusters(sizes: ScheduleSizes) -> Iterator[Finding]:
             yield several & unheld, "{} blocks do not hold the {} trips over a row", cluster, trips
         idle = np.not_equal(part.reduction_threads, threads) | np.less_equal(threads, 1)
         yield several & idle, "{} of {} threads share a row of a cluster", part.reduction_threads, threads
+        whole = min(sizes.target.warp_size, sizes.target.MAX_thread)
+        yield several & np.not_equal(threads % whole, 0), "{} threads of a cluster's block are no whole warps", threads
+        for chunk in part.block_k:
+            held = chunk / np.maximum(1, threads)
+            yield several & (held > MAX_HELD_ELEMENTS), "{} elements of a cluster's row in a thread", held
+        narrow = any(sizes.group.tensors[r.name].dtype.size not in SHUFFLED_BYTES for r in segment.reductions)
+        yield several & narrow, "values of a cluster are narrower than a word"
 
 
 def check_ring_short(sizes: ScheduleSizes) -> Iterator[Finding]:
-    """A ring of rows has no more stages than a block has tiles."""
+    """A ring of rows has at most a stage for each tile."""
     for part in (p for p in sizes.parts if p.structure.part_rows):
         yield (
             np.greater(part.loop.stages, np.maximum(part.tiles, 1)),

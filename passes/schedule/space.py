@@ -56,6 +56,7 @@ from ..geometry import (
 from ..model import group_work
 from .mma_templates import mma_templates
 from .register_chains import chain_parameters, chain_templates
+from .row_parameters import SHUFFLED_BYTES
 from .schedule_parameters import fit_parameters, launch_parameters, segment_parameters, thin_parameters
 
 #: Elements of a row that a thread always has registers for.
@@ -157,7 +158,7 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
             dims, loops, reduces, none, reduction_threads=True, shared=written, whole=whole, part_rows=rows
         )
         found = [evolve(template, caches_rows=caches_rows, streams=streams)]
-        if not whole and not written and _may_share_rows(segment, loops, target):
+        if not whole and not written and _may_share_rows(group, segment, loops, target):
             found.append(evolve(template, clusters=True, caches_rows=caches_rows))
         return found
     found = _reduction_templates(group, segment, written, reads_shared, separate, target)
@@ -210,10 +211,11 @@ def _may_cache_rows(group: FusedGroup, segment: Segment, loops: Sequence[tuple[V
     return target.lockstep and long and bool(cached_reads(segment, (*group.shared, *group.constants)))
 
 
-def _may_share_rows(segment: Segment, loops: Sequence[tuple[Var, ...]], target: Target) -> bool:
+def _may_share_rows(group: FusedGroup, segment: Segment, loops: Sequence[tuple[Var, ...]], target: Target) -> bool:
     """Return whether blocks of a cluster may share rows: long ones, which the outputs read again."""
     long = len(loops) == 1 and prod(a.extent for a in loops[0]) > HELD_IN_REGISTERS * target.MAX_thread
-    return target.cluster_blocks > 1 and long and any(o.extra for o in segment.outputs)
+    words = all(group.tensors[r.name].dtype.size in SHUFFLED_BYTES for r in segment.reductions)
+    return target.cluster_blocks > 1 and long and words and any(o.extra for o in segment.outputs)
 
 
 def _flat_dims(segment: Segment) -> tuple[tuple[Var, ...], ...]:

@@ -1,4 +1,4 @@
-"""Column sums become two kernels: partial sums of consecutive instances, and their totals.
+"""Column sums become two kernels: sums of consecutive instances, and totals.
 
 A block of the first kernel accumulates the rows of `rows` consecutive instances, one after another, beside the row
 outputs; the second kernel adds the partial sums in a fixed order.
@@ -35,7 +35,7 @@ MIN_PARTS_PER_SM, MAX_PARTS_PER_SM, MIN_PART_ROWS = 0.5, 16, 2
 
 
 def column_candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
-    """Return the numbers of partial sums of each column to compare, least first."""
+    """Return the numbers of partial sums to compare, least first."""
     if len(group.segments) != 1 or not group.segments[0].column_sums:
         return ()
     instances = prod(axis.extent for axis in group.segments[0].axes)
@@ -46,7 +46,7 @@ def column_candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
 
 
 def split_columns(group: FusedGroup, parts: int) -> tuple[FusedGroup, FusedGroup] | None:
-    """Return the groups of about `parts` partial sums, and of their totals; None without column sums."""
+    """Return the groups of partial sums and of totals, or None."""
     if len(group.segments) != 1 or not group.segments[0].column_sums:
         return None
     (segment,) = group.segments

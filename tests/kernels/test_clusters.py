@@ -1,4 +1,4 @@
-"""Rows that the blocks of a cluster share: each holds a part, and they exchange their sums."""
+"""Rows that the blocks of a cluster share."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ TINY_GPU = evolve(SMALL_GPU, MAX_thread=8)
 MODERATE = 1e4
 
 
-def clustered(group: FusedGroup, target: Any, cached: bool = False) -> Schedule:
-    """Return a legal point whose blocks form clusters, with their rows in registers or `cached` in shared memory."""
+def cluster_schedule(group: FusedGroup, target: Any, cached: bool = False) -> Schedule:
+    """Return a legal point of clusters, with rows in registers or `cached`."""
     space = make_space(group, target)
     template = next(t for t in space.templates if t.segments[0].clusters)
     numbers = np.random.default_rng(1).integers(0, template.size, 8192)
@@ -52,7 +52,7 @@ def clustered(group: FusedGroup, target: Any, cached: bool = False) -> Schedule:
 @pytest.mark.parametrize("op", ROWS)
 def test_blocks_of_a_cluster_share_rows(op: str, dtype: DType, cached: bool) -> None:
     group, device = rows(op, dtype, 5, 151), _device("opencl")
-    schedule = clustered(group, TINY_GPU, cached)
+    schedule = cluster_schedule(group, TINY_GPU, cached)
     assert check_schedule(group, schedule, TINY_GPU) == []
     check(device, TINY_GPU, group, schedule)
     kernel, inputs = lower(group, schedule, {}, TINY_GPU), special(group)
@@ -77,7 +77,7 @@ def test_blocks_of_a_cluster_share_rows(op: str, dtype: DType, cached: bool) -> 
 @needs_toolchain
 def test_clusters_compile_for_hopper() -> None:
     group = rows("softmax", DType.BF16, 64, 1 << 17)
-    schedule = clustered(group, GPU)
+    schedule = cluster_schedule(group, GPU)
     function = emit(extract(lower(group, schedule, {}, GPU)), "cuda")
     assert function.grid[0] == 64 * schedule.segments[0].cluster
     assert "__cluster_dims__" in function.source

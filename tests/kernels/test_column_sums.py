@@ -1,4 +1,4 @@
-"""Column sums beside rows: blocks add up the rows of their part, and parts their totals."""
+"""Column sums beside rows: parts of blocks, and totals."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TYPES = (DType.F32, DType.F16, DType.BF16, DType.F64)
 
 
 def norm_gradient(kind: DType, rows: tuple[int, ...], width: int) -> FusedGroup:
-    """Return rows of a norm's gradient, with the column sums of two of its operands."""
+    """Return rows of a norm's gradient with two column sums."""
     axes = [f"i{n}" for n in range(len(rows))]
     at, shape = ", ".join(axes), ", ".join(map(str, rows))
     sums = kind.accumulator

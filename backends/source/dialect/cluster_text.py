@@ -1,4 +1,4 @@
-"""Text of thread block clusters in CUDA C++: barriers and stores to the shared memory of other blocks."""
+"""Text of thread block clusters in CUDA C++: barriers, stores to peers."""
 
 from __future__ import annotations
 

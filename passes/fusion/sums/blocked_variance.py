@@ -72,7 +72,10 @@ SQUARES = reduction("sum", DIFFERENCE * DIFFERENCE)
 
 
 def block_variances(programs: Programs, blocks: int = 1) -> Programs:
-    """Return programs in which variances of rows that `blocks` blocks do not hold are blocked."""
+    """Return programs in which variances of long rows are blocked.
+
+    They are those that `blocks` blocks do not hold.
+    """
     return rewrite(programs, RewriteRule(SQUARES, lambda match: _variance(match, blocks), _block))
 
 

@@ -1,6 +1,7 @@
-"""Column sums: a block takes the rows of a part one after another, and threads accumulate their elements.
+"""Column sums: threads accumulate elements of the rows of a part.
 
-Each thread holds the same elements of every row, so the sums of columns need no other thread until the last row:
+A block takes the rows one after another. Each thread holds the same elements of every row, so the sums of columns need
+no other thread until the last row:
 
     for each tile of rows:  acc = sum over r of x[i, r];   y[i, r] = f(x[i, r], acc);   w[r] += g(x[i, r], acc)
     p[part, r] = w[r]
@@ -44,7 +45,7 @@ from ..segment_state import SegmentState, row_share
 
 
 def emit_column_sums(state: SegmentState, lower_rows: Callable[[SegmentState], None]) -> None:
-    """Emit the rows of a part in a loop over tiles of them, between the identities and the stores of column sums."""
+    """Emit a loop over a part's tiles, and its sums' stores."""
     frame = state.frame
     (dim,), (row,) = frame.schedule.dims, {d for r in frame.schedule.reductions for d in r.dims}
     begin = [_initialise(state, output, row) for output in frame.segment.column_sums]
@@ -81,7 +82,7 @@ def _begin_ring(state: SegmentState, row: ReduceDim, local: Var, turn: Var, stag
         state.layout.buffers[name] = SharedBuffer(name, kind, stages * dim.block * local.extent)
         state.row_caches[read] = state.layout.buffers[name]
     before, inside = ([_copy(state, read, row, local, t, stages) for read in found] for t in (as_index(first), later))
-    copies = (*before, Commit())
+    copies: tuple[Item, ...] = (*before, Commit())
     for read in found:
         buffer = state.row_caches[read]
         state.held[read] = Load(

@@ -1,4 +1,4 @@
-"""Work of column sums: the rows of a part, tile by tile, and their ring in shared memory."""
+"""Work of column sums: tiles of rows, and their shared-memory ring."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .totals import Totals
 
 
 def add_column_sums(totals: Totals, segment: Segment, geometry: Geometry, before: Mapping[str, Count]) -> None:
-    """Repeat the counts of a tile of rows, from `before` on, for each tile, and add those of column sums."""
+    """Repeat the counts from `before` on for each tile; add the sums."""
     tiles, row = geometry.tiles * 1.0, geometry.block_k[0]
     elements = product(geometry.block) * row * 1.0
     totals.add("issue", len(segment.column_sums) * elements)

@@ -53,8 +53,8 @@ from ..roofline import node_cost, nodes
 from ..row_registers import resident_row
 from ..scatter_cost import BIN_INSTRUCTIONS, scatter_cost
 
-#: Barriers of a block that take as long as one of a cluster.
-CLUSTER_BARRIERS = 8.0
+#: Measured cycles of shared memory for each counted one, of rows that a cluster's blocks cache.
+CACHED_ROW_CYCLES = 2.6
 
 
 class Totals:
@@ -110,12 +110,13 @@ class Totals:
         self.add("combined", found.sectors)
 
     def share_rows(self, segment: Segment, geometry: Geometry, before: Mapping[str, Count]) -> None:
-        """Divide the counts of rows, from `before` on, among the blocks of a cluster, which exchange their sums."""
-        cluster = geometry.spread.cluster
+        """Divide the counts from `before` on among the blocks of a cluster."""
+        cluster, several = geometry.spread.cluster, np.greater(geometry.spread.cluster, 1)
         kept = ("body", "barriers", "shuffles")
         self.sums = {n: v if n in kept else before[n] + (v - before[n]) / cluster for n, v in self.sums.items()}
-        exchanges = np.where(np.greater(cluster, 1), CLUSTER_BARRIERS * len(segment.reductions), 0.0)
-        self.add("barriers", exchanges)
+        cached = np.where(np.greater(geometry.spread.row_cache, 0), CACHED_ROW_CYCLES, 1.0)
+        self.sums["wavefronts"] = before["wavefronts"] + self.since("wavefronts", before) * cached
+        self.add("exchanged", np.where(several, 1.0 * len(segment.reductions), 0.0))
 
     def apply_mask(self, masked: MaskSavings) -> None:
         """Apply the savings of mask-block skipping."""
@@ -137,7 +138,7 @@ class Totals:
         """
         return self.repeat if node in self.seen else 1
 
-    def since(self, name: str, before: dict[str, Count]) -> Count:
+    def since(self, name: str, before: Mapping[str, Count]) -> Count:
         """Return the growth of a sum since a copy of the sums."""
         return self.sums[name] - before[name]
 
