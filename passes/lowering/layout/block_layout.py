@@ -289,10 +289,8 @@ def _frame(
     tiles, _ = local_vars(schedule, None, prefix)
     shares, unrolled = divide_tile(schedule.dims, tiles, threads, prefix, warp.ordered if warp else -1)
     when = thread_guards(layout, schedule.threads)
-    rank = Var(f"{prefix}rank", schedule.cluster)
-    if schedule.cluster > 1:
-        layout.defines.append(Define(rank, as_index(layout.block) % schedule.cluster))
-    return Frame(segment, schedule, prefix, starts, tiles, shares, unrolled, lane, when, warp, as_index(rank))
+    rank = as_index(layout.block) % schedule.cluster
+    return Frame(segment, schedule, prefix, starts, tiles, shares, unrolled, lane, when, warp, rank)
 
 
 def divide_tile(
