@@ -42,7 +42,7 @@ from .atomics import print_atomic_update
 from .ctext import call_text, number_text
 from .dialect import BEGINS, HELD_ROWS
 from .index_ctext import guard_text, index_text
-from .lanes import LaneRadix, LaneScan, LaneSelect, LaneSort
+from .lanes import LaneCombination, LaneRadix, LaneScan, LaneSelect, LaneSort
 from .values import ValuePrinter
 
 
@@ -260,7 +260,7 @@ class NodePrinter(ValuePrinter):
         elif node.along:
             LaneScan(node, self.names, self.out).print()
         else:
-            self.names.lane_reduce(self.out, (node, *others))
+            LaneCombination(self.names, self.out).print((node, *others))
 
 
 #: Printer of each class that is a statement; other values are expressions.

@@ -108,8 +108,8 @@ class PhasePrinter:
                 times = rest[0].extent if fixed else self._unroll(unit.nodes, opened, rest[0])
                 with self.out.loop(rest[0], times, self._meets(unit.nodes)):
                     self._block(unit.nodes, (*opened, rest[0]))
-            elif isinstance(unit.nodes[0], LaneReduce):
-                self.printer.reduce_lanes(*(node for node in unit.nodes if isinstance(node, LaneReduce)))
+            elif reductions := [n for n in unit.nodes if isinstance(n, LaneReduce)]:
+                self.printer.reduce_lanes(*reductions)
             elif unit.key[0] == "arriving":
                 for node in unit.nodes:
                     assert isinstance(node, Store)
@@ -121,10 +121,7 @@ class PhasePrinter:
                         self.printer.statement(node)
 
     def _hoist(self, nodes: Sequence[DfgNode], opened: tuple[Var, ...]) -> list[DfgNode]:
-        """Return nodes with operands of a scope hoisted before it, so that they do not split the scope.
-
-        No node passes a fence.
-        """
+        """Return nodes with operands of a scope hoisted before it; no node passes a fence."""
         found: list[DfgNode] = []
         part: list[DfgNode] = []
         for node in nodes:
@@ -217,9 +214,8 @@ class PhasePrinter:
         fence = 0
         for node in nodes:
             key = self._key(node, opened)
-            # Lane reductions that follow one another share their exchange.
-            joined = fence - 1 if units and fence == len(units) and units[-1].key == key else fence
-            earliest = max([joined, *(place[o] for o in _sources(node) if o in place)], default=0)
+            joined = bool(units) and fence == len(units) and units[-1].key == key  # lane reductions in one exchange
+            earliest = max([fence - joined, *(place[o] for o in _sources(node) if o in place)], default=0)
             chosen = next((i for i in range(len(units) - 1, earliest - 1, -1) if units[i].key == key), None)
             if chosen is None:
                 units.append(_Unit(key))

@@ -14,8 +14,6 @@ from math import prod
 from attrs import define, field
 
 from ...ir import (
-    COMBINERS,
-    PEERS,
     DType,
     Index,
     Initialise,
@@ -30,12 +28,9 @@ from ...ir import (
     phases,
     row_major,
 )
-from .ctext import call_text
-from .dialect import CLUSTER_BARRIER, CLUSTER_WAIT, Dialect, swizzled_text
+from .dialect import Dialect, swizzled_text
 from .index_ctext import PointerName, index_text
 
-#: Most warps whose values every thread reads and combines.
-MAX_READ_WARPS = 8
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -184,125 +179,6 @@ class KernelNames:
         """Print the initialisation of all registers of a reduction."""
         with out.loop(Var("e", prod(node.shape))):
             out.line(f"{self.registers[node.name]}[e] = {identity};")
-
-    def lane_reduce(self, out: Writer, nodes: Sequence[LaneReduce]) -> None:
-        """Print independent reductions across equally many lanes of one type.
-
-        They use shuffles within a warp where the dialect has them, else a tree in shared memory.
-        """
-        first, warp = nodes[0], self.dialect.warp
-        shuffle = self.dialect.shuffle and self.kernel.threads % warp == 0 and first.dtype.size in (4, 8)
-        for node in nodes:
-            with out.loop(Var("e", prod(node.shape))):
-                if shuffle:
-                    self._within_warps(out, node)
-                else:
-                    self._tree(out, node, f"{self.registers[node.name]}[e]", node.threads)
-        if shuffle and first.threads > warp:
-            self._exchange_warps(out, nodes)
-        if shuffle and first.blocks > 1:
-            self._exchange_blocks(out, nodes)
-
-    def _exchange_warps(self, out: Writer, nodes: Sequence[LaneReduce]) -> None:
-        """Combine the values of warps, of several reductions at once where scratch has room.
-
-        It has room for a value of each thread, and each warp stores one of an instance.
-        """
-        warp = self.dialect.warp
-        if sum(prod(node.shape) for node in nodes) <= warp:
-            self._across_warps(out, [(node, 0, prod(node.shape)) for node in nodes])
-            return
-        for node in nodes:
-            for start in range(0, prod(node.shape), warp):
-                self._across_warps(out, [(node, start, min(warp, prod(node.shape) - start))])
-
-    def _within_warps(self, out: Writer, node: LaneReduce) -> None:
-        """Combine an instance within a warp by shuffles, in the body of the loop over instances."""
-        self._shuffle(out, node, f"{self.registers[node.name]}[e]", min(node.threads, self.dialect.warp))
-
-    def _shuffle(self, out: Writer, node: LaneReduce, register: str, lanes: int) -> None:
-        """Combine the values of groups of lanes; all lanes of a group get the same result."""
-        distance = lanes // 2
-        while distance:
-            # All lanes of the warp must take part, so a shuffle is no operand of a conditional expression.
-            other = self.fresh()
-            out.line(
-                f"const {self.dialect.type(node.dtype)} {other} = "
-                f"{self.dialect.shuffle.format(value=register, distance=distance)};"
-            )
-            out.line(f"{register} = {self._combine(node, register, other)};")
-            distance //= 2
-
-    def _combine(self, node: LaneReduce, left: str, right: str) -> str:
-        return call_text(COMBINERS[node.combine].fn, (left, right), node.dtype, self.dialect)
-
-    def _across_warps(self, out: Writer, parts: Sequence[tuple[LaneReduce, int, int]]) -> None:
-        """Combine one value per warp through shared memory, in one order in every thread.
-
-        Of each reduction these are the instances from a start on, as many as a count.
-        """
-        warp, every = self.dialect.warp, self.kernel.threads // self.dialect.warp
-        place, loops = 0, list[tuple[LaneReduce, Var, str, str]]()
-        for node, start, count in parts:
-            register = f"{self.registers[node.name]}[e{f' + {start}' * (start > 0)}]"
-            instance = f"(e + {place})" if place else "e"
-            loops.append((node, Var("e", count), register, f"{instance} * {every}"))
-            place += count
-        scratch = self.lane_scratch(parts[0][0].dtype)
-        for _, instances, register, at in loops:
-            with out.loop(instances):
-                out.line(f"if (tid % {warp} == 0) {scratch}[{at} + tid / {warp}] = {register};")
-        out.line(self.dialect.barrier)
-        for node, instances, register, at in loops:
-            warps = node.threads // warp
-            with out.loop(instances):
-                first = f"{at} + tid / {node.threads} * {warps}"
-                if warps > MAX_READ_WARPS:  # each lane takes one, so that a warp reads them once
-                    out.line(f"{register} = {scratch}[{first} + tid % {warps}];")
-                    self._shuffle(out, node, register, warps)
-                    continue
-                out.line(f"{register} = {scratch}[{first}];")
-                for other in range(1, warps):
-                    out.line(f"{register} = {self._combine(node, register, f'{scratch}[{first} + {other}]')};")
-        out.line(self.dialect.barrier)
-
-    def _exchange_blocks(self, out: Writer, nodes: Sequence[LaneReduce]) -> None:
-        """Combine the values of a cluster's blocks: each writes its own to the shared memory of all.
-
-        A buffer of their own spares reductions a barrier after the values are read.
-        """
-        if not self.in_cluster:
-            out.line(f"{CLUSTER_WAIT}();")
-            self.in_cluster = True
-        blocks, kind = nodes[0].blocks, self.dialect.memory_type(nodes[0].dtype)
-        loops = [(node, f"(({kind}*)({PEERS} + {node.place} + e * {blocks}))") for node in nodes]
-        helper = f"cuts_to_peer{nodes[0].dtype.size}"
-        for node, peers in loops:
-            with out.loop(Var("e", prod(node.shape))):
-                held = f"{self.registers[node.name]}[e]"
-                out.line(f"if (tid < {blocks}) {helper}({peers} + blk % {blocks}, {held}, tid);")
-        out.line(f"{CLUSTER_BARRIER}();")
-        for node, peers in loops:
-            with out.loop(Var("e", prod(node.shape))):
-                held = f"{self.registers[node.name]}[e]"
-                out.line(f"{held} = {peers}[0];")
-                for other in range(1, blocks):
-                    out.line(f"{held} = {self._combine(node, held, f'{peers}[{other}]')};")
-
-    def _tree(self, out: Writer, node: LaneReduce, register: str, lanes: int) -> None:
-        """Combine values by halves, in one block the threads of a whole cluster."""
-        scratch, thread = self.lane_scratch(node.dtype), "tid" if node.blocks == 1 else self.dialect.thread_index
-        lanes = lanes * node.blocks
-        out.line(f"{scratch}[{thread}] = {register};")
-        out.line(self.dialect.barrier)
-        step = lanes // 2
-        while step:
-            combined = self._combine(node, f"{scratch}[{thread}]", f"{scratch}[{thread} + {step}]")
-            out.line(f"if ({thread} % {lanes} < {step}) {scratch}[{thread}] = {combined};")
-            out.line(self.dialect.barrier)
-            step //= 2
-        out.line(f"{register} = {scratch}[{thread} / {lanes} * {lanes}];")
-        out.line(self.dialect.barrier)
 
     def lane_scratch(self, dtype: DType) -> str:
         """Return the pointer to the lanes' scratch for values of a type."""

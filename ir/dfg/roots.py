@@ -10,14 +10,16 @@ from ..affine import Guard, Index, Var
 from ..types import DType
 from .values import Value
 
+PEERS = "peers"  #: Shared buffer of the values of a cluster's blocks.
+
 
 @frozen(cache_hash=True)
 class Store:
     """Store of a value to a buffer where all guards hold.
 
-    With `into`, a reduction, the value is combined with the stored one. An update is dropped where an integer in the
-    address is no index of its axis. Instruction selection gives it an `axis` whose aligned neighbours it combines at
-    once, and the condition `when` (a value, or none) of a store that keeps some elements.
+    With `into`, a reduction, the value is combined with the stored one, unless an integer in the address is no index.
+    Instruction selection gives it an `axis` whose aligned neighbours it combines at once, and the condition `when` (a
+    value, or none) of a store that keeps some elements.
     """
 
     space: str
@@ -208,20 +210,15 @@ class Initialise:
     dtype: DType
 
 
-#: The shared buffer of values that the blocks of a cluster write to each other, of 8 bytes each.
-PEERS = "peers"
-
-
 @frozen(cache_hash=True)
 class LaneReduce:
     """Combine the values of the `threads` threads that share an instance.
 
-    All of them hold the result afterwards. With `along` (`ir.segment.SCAN_MODES`), threads hold the elements of a
-    row, as many of an instance as the last number of `shape`, `vector` neighbours at a time, and each element becomes
-    the combination of the elements before or after it; or, in an order (`ir.segment.SORT_ORDERS`), the place of
-    the element of `keys` that comes there. The `extent` keys are held in the same way; elements are needed from the
-    first of `ranks` on, before the second. Of a cluster of several `blocks`, whose threads share an instance, each
-    writes its value to all of them, at `place` of their buffer `peers`.
+    With `along` (`ir.segment.SCAN_MODES`), threads hold the elements of a row, as many of an instance as the last number
+    of `shape`, `vector` neighbours at a time, and each element becomes the combination of the elements before or after
+    it; or, in an order (`ir.segment.SORT_ORDERS`), the place of the element of `keys` that comes there. The `extent` keys
+    are held in the same way; elements are needed from the first of `ranks` on, before the second. Each of a cluster's
+    `blocks` writes its value to `place` of `PEERS`.
     """
 
     name: str

@@ -3,11 +3,9 @@
     order[c] = element c + low of the sorted row            for c < k
       ->  row = sort of x[j] over j;   order[r - low] = row[r]   where low <= r < low + k
 
-Readers range over the whole row then, as threads hold it, and write only their own elements.
-
-The gradient of a norm sums its rows for the gradient of its input, and its columns for those of its parameters. Both
-read the same tensors. Where instances hold rows, a column sum is an output along the row, `across` the instances; a
-block accumulates those of its instances in registers (`passes.split.split_columns` divides them):
+Readers range over the whole row then, as threads hold it, and write only their own elements. The gradient of a norm
+sums rows for its input, and columns for its parameters. Where instances hold rows, a column sum is an output along the
+row, `across` the instances; a block accumulates those of its instances (`passes.split.split_columns` divides them):
 
     s[i] = sum_r x[i, r];   y[i, r] = x[i, r] - s[i];   w[r] = sum_i x[i, r] * s[i]
       ->   instance i: acc0 = sum over r of x[i, r];   y[i, r] for r;   w[r] across instances for r = x[i, r] * acc0
@@ -18,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from itertools import product
 from math import prod
+from typing import TypeAlias
 
 from attrs import evolve, field, frozen
 
@@ -40,6 +39,7 @@ from ...ir import (
 )
 from ..statements import FusionError, RowSort, match_scan, match_sort
 
+Tensors: TypeAlias = Mapping[str, TensorType]
 #: Fewest instances of a group with column sums, and fewest elements of its rows.
 MIN_INSTANCES, MIN_ROW = 256, 32
 
@@ -145,18 +145,13 @@ def _replace_expr(body: Expr, old: Read, new: Read) -> Expr:
 
 @frozen
 class ColumnSum:
-    """Column sum of a group.
-
-    It has the reduction, and the number of the leading axes that are reduced.
-    """
+    """Column sum of a group: reduction, and number of reduced leading axes."""
 
     combine: str
     reduced: int
 
 
-def column_sums(
-    statements: Sequence[Statement], tensors: Mapping[str, TensorType], live: Collection[str]
-) -> Mapping[str, ColumnSum]:
+def column_sums(statements: Sequence[Statement], tensors: Tensors, live: Collection[str]) -> Mapping[str, ColumnSum]:
     """Return the column sums of statements by target, none without rows.
 
     Nothing in the group reads a column sum; the others reduce rows that as many instances hold as it has terms.
@@ -168,21 +163,19 @@ def column_sums(
     rows = [s for s in sums if s not in free]
     if not free or not rows or any(s.combine and s not in sums for s in statements):
         return {}
-    instances, row = _elements(rows[0].axes), _elements(rows[0].reduce)
-    found = [s for s in free if (_elements(s.reduce), _elements(s.axes)) == (instances, row) and s.combine == "sum"]
+
+    def count(axes: Sequence[Var]) -> int:
+        return prod(axis.extent for axis in axes)
+
+    instances, row = count(rows[0].axes), count(rows[0].reduce)
+    found = [s for s in free if (count(s.reduce), count(s.axes)) == (instances, row) and s.combine == "sum"]
     square = instances == row and len(found) < len(free)
     if instances < MIN_INSTANCES or row < MIN_ROW or square:
         return {}
     return {s.target: ColumnSum(str(s.combine), len(s.reduce)) for s in found}
 
 
-def _elements(axes: Sequence[Var]) -> int:
-    return prod(axis.extent for axis in axes)
-
-
-def join_casts(
-    statements: Sequence[Statement], tensors: Mapping[str, TensorType], live: Collection[str]
-) -> list[Statement]:
+def join_casts(statements: Sequence[Statement], tensors: Tensors, live: Collection[str]) -> list[Statement]:
     """Return statements in which sums that are only narrowed are narrow.
 
     s[c] = sum_r f32(x[r, c]);   y[c] = bf16(s[c])      ->      y[c] = sum_r f32(x[r, c])
@@ -206,10 +199,7 @@ def join_casts(
 
 
 def spread_columns(
-    statements: Sequence[Statement],
-    columns: Mapping[str, ColumnSum],
-    tensors: Mapping[str, TensorType],
-    live: Collection[str],
+    statements: Sequence[Statement], columns: Mapping[str, ColumnSum], tensors: Tensors, live: Collection[str]
 ) -> Sequence[Statement]:
     """Return statements in which column sums are statements of their terms."""
     if not columns:
