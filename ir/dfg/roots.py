@@ -214,11 +214,10 @@ class Initialise:
 class LaneReduce:
     """Combine the values of the `threads` threads that share an instance.
 
-    With `along` (`ir.segment.SCAN_MODES`), threads hold the elements of a row, as many of an instance as the last number
-    of `shape`, `vector` neighbours at a time, and each element becomes the combination of the elements before or after
-    it; or, in an order (`ir.segment.SORT_ORDERS`), the place of the element of `keys` that comes there. The `extent` keys
-    are held in the same way; elements are needed from the first of `ranks` on, before the second. Each of a cluster's
-    `blocks` writes its value to `place` of `PEERS`.
+    With `along` (`ir.segment.SCAN_MODES`), threads hold the elements of a row, the last number of `shape` of an instance,
+    `vector` neighbours at a time, and each element becomes the combination of those before or after it; or, in an order
+    (`ir.segment.SORT_ORDERS`), the place of the element of `keys` that comes there. The `extent` keys are held likewise;
+    elements are needed from the first of `ranks` to the second. A cluster's `blocks` write values to `place` of `PEERS`.
     """
 
     name: str
