@@ -214,10 +214,10 @@ class Initialise:
 class LaneReduce:
     """Combine the values of the `threads` threads that share an instance.
 
-    With `along` (`ir.segment.SCAN_MODES`), threads hold the elements of a row, the last number of `shape` of an instance,
+    With `along` (`ir.segment.SCAN_MODES`), threads hold elements of a row, the last number of `shape` of an instance,
     `vector` neighbours at a time, and each element becomes the combination of those before or after it; or, in an order
-    (`ir.segment.SORT_ORDERS`), the place of the element of `keys` that comes there. The `extent` keys are held likewise;
-    elements are needed from the first of `ranks` to the second. A cluster's `blocks` write values to `place` of `PEERS`.
+    (`ir.segment.SORT_ORDERS`), the place of the element of `keys` that comes there. The `extent` keys are held so, too;
+    elements are needed from the first of `ranks` to the second. A cluster's `blocks` write to `place` of `PEERS`.
     """
 
     name: str
