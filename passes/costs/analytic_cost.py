@@ -31,6 +31,7 @@ from ..schedule import (
     Space,
     candidate_of,
     chain_templates,
+    choose,
     columns_of,
     evaluate,
     first_points,
@@ -88,6 +89,13 @@ class AnalyticCost:
             return best
         best, self.leaders[key] = (self._search if dependent else self._sample)(group, combinations)
         return best
+
+    def search(self, group: FusedGroup) -> float:
+        """Return the modelled time of the schedule that a search finds."""
+        try:
+            return choose(group, self.target)[0].score
+        except PassError:
+            return inf
 
     def improve(self, group: FusedGroup, candidate: Candidate) -> Candidate:
         """Return a candidate, or a better one of a similar group.
