@@ -1,7 +1,7 @@
 """Aligned copies of the factors of a contraction.
 
-Copies in bulk move lines of 16 bytes and more, where all rows of a factor begin at multiples of 16 bytes. Other factors
-of a large contraction are first copied, with zeros at the end of each row:
+Bulk copies need rows that begin at multiples of 16 bytes, and take three times as long where these are no multiples of
+a line of memory. Other factors of a large contraction may be copied first, with zeros at the end of each row:
 
     acc[m, n] = sum_{k < 511} a[m, k] * b[k, n]    with 1,021 columns
       ->   u[m, k] = a[m, k] if k < 511 else 0;   v[k, n] = b[k, n] if n < 1021 else 0
@@ -41,6 +41,8 @@ from .split_reduction import free_tensor, group_part, may_be_divided
 
 #: Fewest multiply-adds of a contraction, and elements of its reduced axis, that copies may pay for.
 MIN_PRODUCTS, MIN_DEPTH = 1 << 26, 32
+#: Bytes of a line of memory, and fewest lines of rows that are padded to whole lines.
+LINE_BYTES, MIN_LINES = 128, 8
 
 
 def may_be_aligned(group: FusedGroup, target: Target) -> bool:
@@ -70,7 +72,7 @@ def align_operands(group: FusedGroup) -> tuple[FusedGroup, ...]:
     kept = [_keeps_order(factor, other, axis, group) for factor, other in (found, found[::-1])]
     alone = all(v == axis or v.extent == 1 for v in reduction.reduce)  # lines of K blocks end with the axis
     ragged = axis.extent % unit != 0 and not (alone and all(kept))
-    copied = [ragged or not _is_aligned(factor, unit, group) for factor in found]
+    copied = [ragged or not _is_aligned(factor, group) for factor in found]
     if not any(copied):
         return ()
     longer = Var(axis.name, -(-axis.extent // unit) * unit) if ragged else axis
@@ -84,7 +86,7 @@ def align_operands(group: FusedGroup) -> tuple[FusedGroup, ...]:
         assert place is not None
         order = [n for n in range(len(factor.indices)) if is_kept or n != place] + [place] * (not is_kept)
         name = free_tensor("aligned", group, types)
-        segment_of_copy, types[name] = _copy(factor, order, {place: longer.extent}, unit, name, group)
+        segment_of_copy, types[name] = _copy(factor, order, {place: longer.extent}, name, group)
         copies.append(group_part(group, (segment_of_copy,), types, (name,)))
         indices = tuple(as_index(longer) if n == place else factor.indices[n] for n in order)
         parts.append(Read(name, indices, factor.guards, factor.fill))
@@ -94,15 +96,15 @@ def align_operands(group: FusedGroup) -> tuple[FusedGroup, ...]:
 
 
 def _copy(
-    factor: Read, order: Sequence[int], extents: Mapping[int, int], unit: int, name: str, group: FusedGroup
+    factor: Read, order: Sequence[int], extents: Mapping[int, int], name: str, group: FusedGroup
 ) -> tuple[Segment, TensorType]:
     """Return the copy of a factor with an order of dims, and its type.
 
-    Dims have at least these extents, the innermost one whole units. Elements past the factor's own are 0.
+    Dims have at least these extents, the innermost one is padded. Elements past the factor's own are 0.
     """
     kind = group.tensors[factor.tensor]
     sizes = [max(extent, extents.get(n, 0)) for n, extent in enumerate(kind.shape)]
-    sizes[order[-1]] = -(-sizes[order[-1]] // unit) * unit
+    sizes[order[-1]] = _padded(sizes[order[-1]], kind.dtype.size)
     dims = [Var(f"d{n}", extent) for n, extent in enumerate(sizes)]
     guards = [Guard(as_index(dim), 0, extent) for dim, extent in zip(dims, kind.shape, strict=True)]
     read = Read(factor.tensor, tuple(map(as_index, dims)), tuple(guard for guard in guards if not guard.always))
@@ -133,7 +135,14 @@ def _position(factor: Read, axis: Var) -> int | None:
     return places[0] if alone and not guarded and factor.fill == 0 else None
 
 
-def _is_aligned(factor: Read, unit: int, group: FusedGroup) -> bool:
-    """Return whether the rows of a factor are whole units along one axis."""
-    last, length = factor.indices[-1], group.tensors[factor.tensor].shape[-1]
-    return any(last == as_index(v) for v in variables(last)) and length % unit == 0
+def _is_aligned(factor: Read, group: FusedGroup) -> bool:
+    """Return whether the rows of a factor need no padding, and lie along one axis."""
+    last, kind = factor.indices[-1], group.tensors[factor.tensor]
+    pitch = kind.pitch or kind.shape[-1]
+    return any(last == as_index(v) for v in variables(last)) and _padded(pitch, kind.dtype.size) == pitch
+
+
+def _padded(row: int, size: int) -> int:
+    """Return the elements from a row to the next: whole lines of memory, in a short row whole units of copies."""
+    whole = (LINE_BYTES if row * size >= MIN_LINES * LINE_BYTES else WIDEST_BYTES) // size
+    return -(-row // whole) * whole
