@@ -40,8 +40,8 @@ class Splitting:
     """Cost of groups with their best division.
 
     The model proposes the number of parts. Where both ways are `timed`, `evaluator` decides whether that is faster;
-    else the parts have to take less than the part `worth` of the whole by the model. `searched` are the seconds of the
-    point that a search of the model chooses, for divisions among which a few points do not decide.
+    else the parts have to take less than the part `worth` of the whole by the model. `searched` are the seconds of
+    kernels in sequence by a search of the model, for divisions among which a few points do not decide.
     """
 
     evaluator: GroupEvaluator
@@ -49,7 +49,7 @@ class Splitting:
     target: Target
     worth: float = 1.0
     timed: Callable[[FusedGroup], bool] = lambda form: False
-    searched: Callable[[FusedGroup], float] | None = None
+    searched: Callable[[Sequence[FusedGroup]], float] | None = None
     known: dict[Hashable, int] = field(factory=dict)
     halved: dict[tuple[Hashable, int], tuple[FusedGroup, ...]] = field(factory=dict)
     copied: dict[Hashable, tuple[FusedGroup, ...]] = field(factory=dict)
@@ -104,7 +104,7 @@ class Splitting:
         return self._searched_division(group, aligned, self.searched)
 
     def _searched_division(
-        self, group: FusedGroup, aligned: tuple[FusedGroup, ...], searched: Callable[[FusedGroup], float]
+        self, group: FusedGroup, aligned: tuple[FusedGroup, ...], searched: Callable[[Sequence[FusedGroup]], float]
     ) -> Division:
         """Return the division whose kernels take the least time by a search of the model."""
         ways = {WHOLE: (group,), Division(aligned=True): aligned}
@@ -112,7 +112,7 @@ class Splitting:
             ways[Division(self.best_part_count(group))] = halves
         seconds = {division: _sum(forms, self.modelled) for division, forms in ways.items()}
         near = MAX_SAMPLE_RATIO * min(seconds.values())
-        found = {division: sum(map(searched, ways[division])) for division, each in seconds.items() if each <= near}
+        found = {division: searched(divide(group, division)) for division, each in seconds.items() if each <= near}
         best = min(found, key=lambda division: found[division], default=WHOLE)
         return best if found.get(best, inf) < self.worth * found.get(WHOLE, inf) else WHOLE
 
