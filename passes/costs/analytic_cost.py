@@ -92,9 +92,9 @@ class AnalyticCost:
         return best
 
     def search(self, forms: Sequence[FusedGroup]) -> float:
-        """Return the modelled time of kernels that follow one another, by a search for each.
+        """Return the modelled time of a sequence of kernels, each searched.
 
-        Those without sums share a launch; others find in the L2 cache what earlier ones write.
+        Those without sums share a launch; others find results of earlier ones in the L2 cache.
         """
         try:
             found = [choose(form, self.target)[0] for form in forms]

@@ -1,4 +1,4 @@
-"""Pitches: rows of products' factors that begin at multiples of 16 bytes, long ones at lines of memory.
+"""Pitches: rows of products' factors that begin at multiples of bytes.
 
 Copies and tensor maps move 16 bytes at once, from multiples of 16 bytes; bulk copies are three times as fast where rows
 begin at multiples of 128. Rows of a tensor between kernels may take more elements than they have, so that every row
@@ -48,7 +48,7 @@ def paddable_types(types: Mapping[str, TensorType], fixed: Collection[str]) -> d
 
 
 def padded_type(type_: TensorType) -> TensorType | None:
-    """Return a type whose rows begin at multiples of 16 bytes, or of 128.
+    """Return a type whose rows begin at multiples of `ROW_UNITS`.
 
     None where they do, or where rows are short.
     """

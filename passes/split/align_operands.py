@@ -104,7 +104,7 @@ def _copy(
     """
     kind = group.tensors[factor.tensor]
     sizes = [max(extent, extents.get(n, 0)) for n, extent in enumerate(kind.shape)]
-    sizes[order[-1]] = _padded(sizes[order[-1]], kind.dtype.size)
+    sizes[order[-1]] = row_pitch(sizes[order[-1]], kind.dtype.size)
     dims = [Var(f"d{n}", extent) for n, extent in enumerate(sizes)]
     guards = [Guard(as_index(dim), 0, extent) for dim, extent in zip(dims, kind.shape, strict=True)]
     read = Read(factor.tensor, tuple(map(as_index, dims)), tuple(guard for guard in guards if not guard.always))
@@ -139,10 +139,10 @@ def _is_aligned(factor: Read, group: FusedGroup) -> bool:
     """Return whether the rows of a factor need no padding, and lie along one axis."""
     last, kind = factor.indices[-1], group.tensors[factor.tensor]
     pitch = kind.pitch or kind.shape[-1]
-    return any(last == as_index(v) for v in variables(last)) and _padded(pitch, kind.dtype.size) == pitch
+    return any(last == as_index(v) for v in variables(last)) and row_pitch(pitch, kind.dtype.size) == pitch
 
 
-def _padded(row: int, size: int) -> int:
+def row_pitch(row: int, size: int) -> int:
     """Return the elements from a row to the next: whole lines of memory, in a short row whole units of copies."""
     whole = (LINE_BYTES if row * size >= MIN_LINES * LINE_BYTES else WIDEST_BYTES) // size
     return -(-row // whole) * whole
