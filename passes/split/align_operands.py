@@ -143,6 +143,9 @@ def _is_aligned(factor: Read, group: FusedGroup) -> bool:
 
 
 def row_pitch(row: int, size: int) -> int:
-    """Return the elements from a row to the next: whole lines of memory, in a short row whole units of copies."""
+    """Return the elements from a row to the next.
+
+    They are whole lines of memory, and whole units of copies in a short row.
+    """
     whole = (LINE_BYTES if row * size >= MIN_LINES * LINE_BYTES else WIDEST_BYTES) // size
     return -(-row // whole) * whole
