@@ -76,8 +76,8 @@ class CostCoefficients:
     producer, `bulk_loop` the power in which products and arrivals add up. An instruction of the epilogue takes
     `bulk_epilogue` clocks per warp and scheduler, where `bulk_epilogue_warps` warps hide its latency, with fewer
     more by the exponent `bulk_epilogue_power`; `bulk_line` is clocks of a line that it moves, `bulk_box_line` of a line
-    of shared memory that copies bring. Teams, whose tiles are small, wait for lines and the share `bulk_team_l2`
-    of the L2 traffic at least.
+    of shared memory that copies bring, `bulk_straddling_line` more of one whose bytes lie in two lines of memory.
+    Teams, whose tiles are small, wait for lines and the share `bulk_team_l2` of the L2 traffic at least.
 
     Chains in registers: weights `chain_work` of their work and `chain_l2` of L2 traffic, `chain_latency` in which a
     block begins and ends, in latencies of DRAM; clocks in which no block of an SM works in a part (`chain_part`),
@@ -157,6 +157,7 @@ class CostCoefficients:
     bulk_epilogue_power: float
     bulk_line: float
     bulk_box_line: float
+    bulk_straddling_line: float
     bulk_team_l2: float
     chain_work: float
     chain_l2: float

@@ -11,7 +11,7 @@ from math import inf
 from typing import Any, TypeAlias
 
 import numpy as np
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from ...ir import (
     FusedGroup,
@@ -23,7 +23,7 @@ from ...ir import (
     operands,
 )
 from ..geometry import ScheduleParameter, ScheduleTemplate, SegmentTemplate
-from ..model import estimate_time, lower_bound
+from ..model import estimate_time, features_of, lower_bound
 from ..schedule import (
     Batch,
     Candidate,
@@ -31,6 +31,7 @@ from ..schedule import (
     Space,
     candidate_of,
     chain_templates,
+    choose,
     columns_of,
     evaluate,
     first_points,
@@ -41,6 +42,7 @@ from ..schedule import (
     score,
     segment_templates,
 )
+from .shared_launches import shared_launch_seconds
 
 #: Schedule templates, and candidates of each, that groups over a known iteration space are evaluated with.
 MAX_LEADING_STRUCTURES, LEADING_POINTS = 1, 8
@@ -88,6 +90,34 @@ class AnalyticCost:
             return best
         best, self.leaders[key] = (self._search if dependent else self._sample)(group, combinations)
         return best
+
+    def search(self, forms: Sequence[FusedGroup]) -> float:
+        """Return the modelled time of a sequence of kernels, each searched.
+
+        Those without sums share a launch; others find results of earlier ones in the L2 cache.
+        """
+        try:
+            found = [choose(form, self.target)[0] for form in forms]
+        except PassError:
+            return inf
+        together = [c for c, form in zip(found, forms, strict=True) if not any(s.reductions for s in form.segments)]
+        seconds = shared_launch_seconds(together, self.target) if together else 0.0
+        made: dict[str, float] = {}
+        for candidate, form in zip(found, forms, strict=True):
+            if candidate not in together:
+                cached = sum(made.get(t, 0.0) for t in form.inputs)
+                seconds += self._seconds_after(form, candidate, cached)
+            made |= {t: float(form.tensors[t].nbytes) for t in form.outputs}
+        return seconds
+
+    def _seconds_after(self, form: FusedGroup, candidate: Candidate, cached: float) -> float:
+        """Return the time of a kernel that finds bytes in the L2 cache, if half of it is enough for them."""
+        if not 0.0 < cached <= self.target.l2_bytes / 2:
+            return candidate.score
+        features = features_of(form, candidate.schedule, self.target)
+        warm = evolve(features, unique_bytes=max(0.0, features.unique_bytes - cached))
+        cold, warm_time = (estimate_time(f, lower_bound(f, self.target), self.target) for f in (features, warm))
+        return candidate.score * float(warm_time / cold)
 
     def improve(self, group: FusedGroup, candidate: Candidate) -> Candidate:
         """Return a candidate, or a better one of a similar group.
