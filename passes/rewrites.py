@@ -29,6 +29,7 @@ from .fusion import (
 )
 from .packing import pack_bits
 from .results import Algorithms, Statements
+from .statements import longest_sorted_row
 
 _LOG = logging.getLogger("cuts.passes")
 
@@ -106,9 +107,8 @@ def write_statements(plan: Algorithms, context: CompileContext) -> Statements:
     """Return the statements of each node's declaration."""
 
     def write() -> Statements:
-        return Statements(
-            plan, build_programs(plan.graph, context.registry, context.meanings, context.options.deterministic)
-        )
+        row, chosen = longest_sorted_row(context.target), context.options.deterministic
+        return Statements(plan, build_programs(plan.graph, context.registry, context.meanings, chosen, row))
 
     return context.once("programs", plan, write)
 

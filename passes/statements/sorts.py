@@ -23,6 +23,7 @@ from attrs import evolve, frozen
 
 from ...ir import (
     FUNCTIONS,
+    MAX_RADIX_LANES,
     SORT_ORDERS,
     Call,
     Const,
@@ -35,12 +36,15 @@ from ...ir import (
     Program,
     Read,
     Statement,
+    Target,
     TensorType,
     Var,
     as_index,
     expr_variables,
     indirects,
+    radix_words,
     reads,
+    selection_room,
     substitute_expr,
     variables,
 )
@@ -50,8 +54,8 @@ from .match import Match
 from .patterns import Either, element, fn, number, position, reduction
 from .rewriter import RewriteRule, rewrite_program
 
-#: Shortest row worth a sort, and longest row that the lanes of a block hold.
-MIN_SORTED_ROW, MAX_SORTED_ROW = 16, 8192
+#: Shortest row worth a sort, longest row that the lanes of a block hold, and longest one that every target sorts.
+MIN_SORTED_ROW, MAX_SORTED_ROW, MAX_NETWORK_ROW = 16, 1 << 14, 1 << 13
 #: Most bytes of an element that is sorted: with its place it is one number.
 MAX_KEY_BYTES = 4
 #: Functions whose results follow from which of two numbers is greater, and whether either is none.
@@ -82,16 +86,32 @@ class RowSort:
         return "min" if SORT_ORDERS[self.along] else "max"
 
 
-def mark_sorts(program: Program) -> Program:
-    """Return an equal program with statements marked that find elements by rank."""
-    return rewrite_program(program, RewriteRule(SELECTION, lambda match: _sorted_row(match, program), _mark))
+def longest_sorted_row(target: Target) -> int:
+    """Return the longest row that a block sorts; of longer ones it selects elements.
+
+    Rows beyond those of a network lie in shared memory as a whole.
+    """
+    words = radix_words(MAX_SORTED_ROW // MAX_RADIX_LANES, MAX_RADIX_LANES)
+    return MAX_SORTED_ROW if words * DType.U64.size <= target.MAX_shared else MAX_NETWORK_ROW
 
 
-def _sorted_row(match: Match, program: Program) -> _Selected | None:
+def mark_sorts(program: Program, longest: int = MAX_NETWORK_ROW) -> Program:
+    """Return an equal program with statements marked that find elements by rank.
+
+    Rows beyond the `longest` are not sorted.
+    """
+    return rewrite_program(program, RewriteRule(SELECTION, lambda match: _sorted_row(match, program, longest), _mark))
+
+
+def _sorted_row(match: Match, program: Program, longest: int) -> _Selected | None:
     """Return the elements that a statement selects by their rank in a sorted row."""
     found = _match_selection(match.root)
     before = program.statements[: program.statements.index(match.root)]
-    return found if found is not None and _order(found, before, program.tensors) is not None else None
+    if found is None or (order := _order(found, before, program.tensors)) is None:
+        return None
+    ranks = order.low, order.low + (found.axis.extent if found.axis else 1)
+    sorts = found.term.extent <= longest or selection_room(ranks, found.term.extent) > 0
+    return found if sorts else None
 
 
 def _mark(match: Match, found: _Selected) -> list[Statement]:

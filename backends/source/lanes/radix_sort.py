@@ -44,7 +44,7 @@ class LaneRadix:
         self.names.registers[total] = total
         with self.out.loop(Var("e", prod(node.shape[:-1])), meets=True):
             self.out.line(f"{word} {words}[{count}];")
-            self.out.line(f"int {numbers}[{count}], {total}[1], counts[{RADIX_DIGITS}];")
+            self.out.line(f"int {numbers}[{count}], {total}[1];")
             with self._loop(count):
                 self.out.line(f"{self._row(self._padded_place(self.sort.place))} = {self.sort.word};")
             self.out.line(barrier)
@@ -113,10 +113,10 @@ class LaneRadix:
         own = self._counts(f"tid % {self._node.threads} * {RADIX_DIGITS + 1} + k")
         self.out.line(f"{total}[0] = 0;")
         with self._loop(RADIX_DIGITS):
-            self.out.line(f"counts[k] = {own};")
-            self.out.line(f"{total}[0] += counts[k];")
+            self.out.line(f"{total}[0] += {own};")
         sums = LaneReduce(total, (1,), "sum", DType.I32, self._node.threads, "before")
         LaneScan(sums, self.names, self.out).print()
         with self._loop(RADIX_DIGITS):
+            self.out.line(f"const int own = {own};")
             self.out.line(f"{own} = {total}[0];")
-            self.out.line(f"{total}[0] += counts[k];")
+            self.out.line(f"{total}[0] += own;")
