@@ -29,7 +29,6 @@ from .fusion import (
 )
 from .packing import pack_bits
 from .results import Algorithms, Statements
-from .statements import longest_sorted_row
 
 _LOG = logging.getLogger("cuts.passes")
 
@@ -107,8 +106,8 @@ def write_statements(plan: Algorithms, context: CompileContext) -> Statements:
     """Return the statements of each node's declaration."""
 
     def write() -> Statements:
-        row, chosen = longest_sorted_row(context.target), context.options.deterministic
-        return Statements(plan, build_programs(plan.graph, context.registry, context.meanings, chosen, row))
+        chosen, target = context.options.deterministic, context.target
+        return Statements(plan, build_programs(plan.graph, context.registry, context.meanings, chosen, target))
 
     return context.once("programs", plan, write)
 

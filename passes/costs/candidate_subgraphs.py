@@ -37,7 +37,6 @@ from ..fusion import (
 from ..layout import choose_layouts, pack_constants
 from ..schedule import Point, first_points
 from ..split import Splitting
-from ..statements import longest_sorted_row
 from .analytic_cost import AnalyticCost
 from .executor import ModelQuery
 
@@ -121,8 +120,7 @@ def _cut_kernels(fragment: CandidateSubgraph, modelled: CachedEvaluator) -> Cost
 
     Raises `CutsError` where it cannot be partitioned.
     """
-    row = longest_sorted_row(fragment.target)
-    written = build_programs(_with_constants(fragment), fragment.registry, sorted_row=row)
+    written = build_programs(_with_constants(fragment), fragment.registry, target=fragment.target)
     programs = shift_means(fold_units(written))
     ordered = choose_layouts(programs, fragment.target, fragment.math, fragment.orders)
     views = find_views(pack_constants(ordered, fragment.target, fragment.math))

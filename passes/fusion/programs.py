@@ -25,6 +25,7 @@ from ...ir import (
     Slice,
     SpecError,
     Statement,
+    Target,
     TensorType,
     Var,
     as_index,
@@ -42,6 +43,7 @@ from ..statements import (
     bypass_copies,
     divide_scans,
     fold_gathers,
+    longest_sorted_row,
     make_scatters_atomic,
     make_scatters_deterministic,
     mark_sorts,
@@ -60,15 +62,15 @@ def build_programs(
     registry: Registry,
     known: dict[object, Meaning] | None = None,
     deterministic: bool = True,
-    sorted_row: int = MAX_NETWORK_ROW,
+    target: Target | None = None,
 ) -> Programs:
     """Instantiate every node's declaration and cut the programs into units.
 
     Graphs of one vocabulary may share `known` instances and parts of nodes. Unless `deterministic`,
-    scatters combine floats in any order. Blocks sort rows up to `sorted_row`.
+    scatters combine floats in any order. Rows up to the longest of the `target` are sorted.
     """
-    cache = {} if known is None else known
-    builder = _Builder(graph, registry, dict(graph.types), cache=cache, deterministic=deterministic, longest=sorted_row)
+    cache, row = {} if known is None else known, longest_sorted_row(target) if target else MAX_NETWORK_ROW
+    builder = _Builder(graph, registry, dict(graph.types), cache=cache, deterministic=deterministic, longest=row)
     units = _past_copies([unit for node in graph.nodes for unit in builder.units(node)])
     units = replace_known_tables(units, graph.constants)
     return Programs(graph, tuple(units), builder.types, builder.tables, builder.slices, builder.rotating)

@@ -87,7 +87,7 @@ class RowSort:
 
 
 def longest_sorted_row(target: Target) -> int:
-    """Return the longest row that a block sorts; of longer ones it selects elements.
+    """Return the longest row that a block sorts as a whole.
 
     Rows beyond those of a network lie in shared memory as a whole.
     """
@@ -121,9 +121,9 @@ def _mark(match: Match, found: _Selected) -> list[Statement]:
     along = found.axis or Var(unused_name("c", taken), 1)
     axes = (*(a for a in statement.axes if a != found.axis), along)
     places = tuple(map(as_index, axes))
-    name = index.add_tensor(f"{statement.target}.order", TensorType(DType.I64, tuple(a.extent for a in axes)))
+    name = index.add_tensor(f"{statement.target}.order", TensorType(found.dtype, tuple(a.extent for a in axes)))
     condition = Call("eq", (found.ranks, IndexValue(found.place, index.types[found.ranks.tensor].dtype)))
-    body = Call("select", (condition, IndexValue(as_index(found.term), DType.I64), Const(0, DType.I64)))
+    body = Call("select", (condition, IndexValue(as_index(found.term), found.dtype), Const(0, found.dtype)))
     order = evolve(statement, target=name, axes=axes, write=places, body=body, along=along)
     here = Read(name, places)
     return [order, evolve(statement, body=_place_value(found, here), reduce=(), combine=None)]
@@ -151,6 +151,7 @@ class _Selected:
     term: Var
     ranks: Read
     value: Index
+    dtype: DType
 
     @property
     def axis(self) -> Var | None:
@@ -163,7 +164,7 @@ def _match_selection(statement: Statement) -> _Selected | None:
     if match is None or len(statement.reduce) != 1:
         return None
     ranks, rank, value = match.get("ranks", Read), match.expr("rank"), match.get("value", IndexValue)
-    if indirects(value.index) or value.dtype is not DType.I64:
+    if indirects(value.index) or value.dtype not in (DType.I32, DType.I64):
         return None
     place = rank.index if isinstance(rank, IndexValue) else as_index(int(match.get("rank", Const).value))
     axes, used = variables(place), {v for i in (*ranks.indices, value.index) for v in variables(i)}
@@ -173,7 +174,7 @@ def _match_selection(statement: Statement) -> _Selected | None:
     low, high = place.bounds()
     if low < 0 or high >= statement.reduce[0].extent:
         return None
-    return _Selected(place, statement.reduce[0], ranks, value.index)
+    return _Selected(place, statement.reduce[0], ranks, value.index, value.dtype)
 
 
 def _order(found: _Selected, before: Sequence[Statement], tensors: Mapping[str, TensorType]) -> RowSort | None:
@@ -305,5 +306,5 @@ def _place_value(found: _Selected, place: Read) -> Expr:
     """Return the value of a place that is found in an order."""
     factor = found.value.coefficient(found.term)
     rest = found.value - as_index(found.term) * factor
-    value: Expr = place if factor == 1 else Call("mul", (place, Const(factor, DType.I64)))
-    return value if rest == Index() else Call("add", (value, IndexValue(rest, DType.I64)))
+    value: Expr = place if factor == 1 else Call("mul", (place, Const(factor, found.dtype)))
+    return value if rest == Index() else Call("add", (value, IndexValue(rest, found.dtype)))
