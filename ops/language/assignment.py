@@ -9,6 +9,7 @@ from attrs import evolve
 
 from ...ir import (
     COMBINERS,
+    ONE_ARRIVAL,
     Const,
     CutsError,
     Index,
@@ -289,7 +290,8 @@ def _write(
         if indirects(index) and not item.into:
             raise data_index_error(target, index, axis, item)
         low, high = index.bounds()
-        if extent and not nothing and not 0 <= low <= high < extent:
+        tested = item.into == ONE_ARRIVAL and indirects(index)  # as a whole, where a value arrives
+        if extent and not nothing and not tested and not 0 <= low <= high < extent:
             where = f"{index.text} runs from {low} to {high}, axis {axis} has {extent} elements"
             raise SpecError(f"'{target.name}' is written out of bounds: {where}", item.target.span)
     return tuple(write)
