@@ -116,7 +116,7 @@ class ArrivingRows:
     guards: tuple[Guard, ...] = ()
 
     def read(self, tensor: str, fill: float = 0.0) -> Read:
-        """Return the read of each element of the target, `fill` where nothing arrived."""
+        """Return the read of each element, `fill` where nothing arrived."""
         return Read(tensor, self.elements, self.guards, fill)
 
 
