@@ -6,8 +6,8 @@
     row[counts[digit][lane] + number] = word                         for each word of each lane
 
 Each pass is stable, so that equal elements keep their order. Lanes own columns of the counts and stretches of the row;
-after each `count` words, and after each 32 counts, one place is free, so that lanes access different banks. A word holds
-its place below its key, in 32 bits where these suffice.
+after each `count` words, and after each 32 counts, one place is free, so that lanes access different banks. A word
+holds its place below its key, in 32 bits where these suffice.
 """
 
 from __future__ import annotations
