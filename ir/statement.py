@@ -110,7 +110,7 @@ class Statement:
         for index in self.write if self.into == ONE_ARRIVAL else ():
             looked_up = next((p for p, _ in index.terms if isinstance(p, Indirect)), None)
             if looked_up is not None:
-                largest = _LARGEST_INDEX if len(index.terms) == 1 else _LARGEST_SUMMAND
+                largest = _LARGEST_INDEX if len(index.terms) == 1 and not index.const else _LARGEST_SUMMAND
                 terms = tuple((evolve(p, extent=largest) if p is looked_up else p, f) for p, f in index.terms)
                 found.append(Guard(Index(index.const, terms), 0, looked_up.extent))
         return tuple(found)

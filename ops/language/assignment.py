@@ -13,6 +13,7 @@ from ...ir import (
     Const,
     CutsError,
     Index,
+    Indirect,
     Read,
     SpecError,
     Statement,
@@ -290,8 +291,9 @@ def _write(
         if indirects(index) and not item.into:
             raise data_index_error(target, index, axis, item)
         low, high = index.bounds()
-        tested = item.into == ONE_ARRIVAL and indirects(index)  # as a whole, where a value arrives
-        if extent and not nothing and not tested and not 0 <= low <= high < extent:
+        added = item.into == ONE_ARRIVAL and bool(indirects(index)) and (len(index.terms) > 1 or index.const != 0)
+        tested = added and any(p.extent == extent for p, _ in index.terms if isinstance(p, Indirect))
+        if extent and not nothing and not tested and (added or not 0 <= low <= high < extent):
             where = f"{index.text} runs from {low} to {high}, axis {axis} has {extent} elements"
             raise SpecError(f"'{target.name}' is written out of bounds: {where}", item.target.span)
     return tuple(write)

@@ -44,17 +44,17 @@ def check_places(target: TensorRef, write: tuple[Index, ...], item: s.Assignment
         raise SpecError(
             f"'{target.name}' holds conditions, which have no {item.into}", item.target.span, "use integers"
         )
-    for index, extent in zip(write, target.type.shape, strict=True):
-        if indirects(index) and not _is_place(index, extent, item.into == ONE_ARRIVAL):
+    for index in write:
+        if indirects(index) and not _is_place(index, item.into == ONE_ARRIVAL):
             raise SpecError(f"'{target.name}' is written at {index.text}, which is no element", item.target.span,
                             "write what is computed to an intermediate of integers first")  # fmt: skip
 
 
-def _is_place(index: Index, extent: int, added: bool) -> bool:
-    """Return whether an index is an integer of a tensor for a dim, with variables `added` to it or alone."""
-    looked_up = [(primary, factor) for primary, factor in index.terms if isinstance(primary, Indirect)]
-    rest = index - Index(0, tuple(looked_up))
-    single = len(looked_up) == 1 and looked_up[0][1] == 1 and looked_up[0][0].extent == extent
+def _is_place(index: Index, added: bool) -> bool:
+    """Return whether an index is an integer of a tensor, alone or with variables `added` to it."""
+    looked_up = tuple((primary, factor) for primary, factor in index.terms if isinstance(primary, Indirect))
+    rest = index - Index(0, looked_up)
+    single = len(looked_up) == 1 and looked_up[0][1] == 1
     return single and (rest == Index() or (added and is_affine(rest) and rest.bounds()[0] >= 0))
 
 

@@ -7,6 +7,7 @@ updates, not of all pairs.
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import cuts
@@ -418,6 +419,7 @@ def test_every_atomic_operation_compiles_for_cuda(arch: str) -> None:
 
 WRONG = {
     ("f32", "scatter sum y[index(ids[n], 3) + 1] = x[n]"): "which is no element",
+    ("f32", "scatter one y[index(ids[n], 3) + n] = x[n]"): "is written out of bounds",
     ("f32", "y[ids[n]] = x[n]"): "an element could be written twice, or never",
     ("f32", "scatter sum y[n] = y[n]"): "'y' is read by the statement that writes it",
     ("f32", "y[n] = x[n] for n < N scatter sum y[ids[n]] = x[n]"): "writes 8 of the 4 elements",
@@ -436,6 +438,22 @@ def test_meaningless_scatter_is_an_error(case: tuple[str, str]) -> None:
 def _instantiate(text: str, attributes: Any) -> object:
     registry = Registry.builtin().extend(Source("t.cuts", text))
     return registry["t"].instantiate([TensorType(DType.F32, (4,)), TensorType(DType.I64, (4,))], attributes)
+
+
+@needs_opencl
+def test_a_value_arrives_at_a_sum_of_variables_and_integers(tmp_path: Path) -> None:
+    """Sums outside of the tensor drop values, and so do integers below 0."""
+    text = """op t "t" { in x: f32[J, K], at: i64[J] let N = J * K out y: f32[N]
+      scatter one y[k + index(at[j], N)] = x[j, k] for j < J, k < K }"""
+    (tmp_path / "t.cuts").write_text(text)
+    types = {"x": TensorType(DType.F32, (4, 3)), "at": TensorType(DType.I64, (4,)), "y": TensorType(DType.F32, (12,))}
+    model = Graph("g", ("x", "at"), ("y",), types, (Node("n", "t", ("x", "at"), ("y",), {}),))
+    plan = cuts.build(model, "opencl", spec=[tmp_path / "t.cuts"])
+    x = np.arange(1, 13, dtype=np.float32).reshape(4, 3)
+    for at, kept in (([9, 0, 6, 3], [1, 3, 2, 0]), ([9, 0, 12, -2], [1, None, None, 0])):
+        found = plan.run({"x": x, "at": np.array(at)})["y"].reshape(4, 3)
+        for row, source in zip(found, kept, strict=True):
+            assert source is None or row.tolist() == x[source].tolist()
 
 
 @needs_opencl
