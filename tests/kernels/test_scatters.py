@@ -441,8 +441,8 @@ def _instantiate(text: str, attributes: Any) -> object:
 
 
 @needs_opencl
-def test_a_value_arrives_at_a_sum_of_variables_and_integers(tmp_path: Path) -> None:
-    """Sums outside of the tensor drop values, and so do integers below 0."""
+def test_a_value_arrives_at_a_sum(tmp_path: Path) -> None:
+    """Sums outside of the tensor drop values, and negative integers too."""
     text = """op t "t" { in x: f32[J, K], at: i64[J] let N = J * K out y: f32[N]
       scatter one y[k + index(at[j], N)] = x[j, k] for j < J, k < K }"""
     (tmp_path / "t.cuts").write_text(text)

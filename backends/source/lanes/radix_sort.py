@@ -132,7 +132,10 @@ class LaneRadix:
             self.out.line(f"{total}[0] += {own};")
         sums = LaneReduce(total, (1,), "sum", DType.I32, self._node.threads, "before")
         LaneScan(sums, self.names, self.out).print()
-        with self._loop(RADIX_DIGITS):
-            self.out.line(f"const int own = {own};")
-            self.out.line(f"{own} = {total}[0];")
-            self.out.line(f"{total}[0] += own;")
+        with self.out.block(""):
+            self.out.line(f"int counts[{RADIX_DIGITS}];")
+            with self._loop(RADIX_DIGITS):
+                self.out.line(f"counts[k] = {own};")
+            with self._loop(RADIX_DIGITS):
+                self.out.line(f"{own} = {total}[0];")
+                self.out.line(f"{total}[0] += counts[k];")
