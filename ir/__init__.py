@@ -262,6 +262,7 @@ from .recurrence import (
 )
 from .schedule import (
     ALTERNATING,
+    MAX_RADIX_LANES,
     PERSISTENT,
     RADIX_DIGITS,
     TEAMS,

@@ -106,9 +106,8 @@ def write_statements(plan: Algorithms, context: CompileContext) -> Statements:
     """Return the statements of each node's declaration."""
 
     def write() -> Statements:
-        return Statements(
-            plan, build_programs(plan.graph, context.registry, context.meanings, context.options.deterministic)
-        )
+        chosen, target = context.options.deterministic, context.target
+        return Statements(plan, build_programs(plan.graph, context.registry, context.meanings, chosen, target))
 
     return context.once("programs", plan, write)
 
