@@ -80,6 +80,42 @@ def test_a_softmax_of_halves_saves_its_operand() -> None:
     assert ours < 32 * 200 * 3
 
 
+class Attention(nn.Module):
+    """Attention of queries, keys and values that one layer makes, as slices or as single rows."""
+
+    def __init__(self, slices: bool) -> None:
+        super().__init__()
+        self.mixed, self.slices = nn.Linear(16, 48), slices
+
+    def forward(self, x: Any) -> Any:
+        mixed = self.mixed(x)
+        parts = mixed.chunk(3, -1) if self.slices else mixed.unflatten(-1, (3, 16)).unbind(-2)
+        q, k, v = (part.unflatten(-1, (2, 8)).transpose(1, 2) for part in parts)
+        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+@needs_opencl
+@pytest.mark.parametrize("slices", [True, False])
+def test_parts_of_a_tensor_are_saved_whole(slices: bool) -> None:
+    """A saved part with gaps between its rows would be copied before a kernel reads it."""
+    torch._dynamo.reset()
+    module, x, dense = Attention(slices), torch.randn(2, 32, 16), []
+
+    def note(tensor: Any) -> Any:
+        dense.append(tensor.is_contiguous())
+        return tensor
+
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
+        y = torch.compile(module, backend=cuts_backend)(x)
+    assert dense and all(dense)
+    y.float().square().sum().backward()
+    found = module.mixed.weight.grad.clone()
+    module.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        module(x).float().square().sum().backward()
+    torch.testing.assert_close(found, module.mixed.weight.grad, rtol=3e-2, atol=0.2)
+
+
 class UpdatedFactor(nn.Module):
     """Factor that depends on a buffer which each call updates."""
 

@@ -1,0 +1,75 @@
+"""Partition of a joint graph of autograd: the tensors that its forward graph saves for its backward graph.
+
+Saved tensors are those of a minimum cut. Views are computed again from the tensor that they show, as a view of the
+saved tensor costs no memory, and a saved part of it would be copied before kernels read it:
+
+    qkv -> q, k, v        saved q, k, v: three copies in the backward graph        saved qkv: none
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch._functorch import config
+from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
+from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
+
+from .constant_values import fold_constant_values
+
+aten = torch.ops.aten
+
+
+def partition_joint_graph(joint: Any, examples: Any, **options: Any) -> tuple[Any, Any]:
+    """Return the graphs of a joint graph with the fewest saved bytes.
+
+    Operands of products are computed again like other elementwise values: kernels that fetch them compute them.
+    A backward graph cannot compute anything again from an input that the module updates: it would read the new
+    elements. Complex values cross between graphs as the pairs that the forward graph computes, not as their lazy
+    conjugates. In such cases every value that the backward graph reads is saved. Values that depend on no argument
+    are constants of both graphs.
+    """
+    fold_constant_values(joint)
+    slice_parts(joint.graph)
+    with config.patch(ban_recompute_materialized_backward=False, recompute_views=True):
+        forward, backward = min_cut_rematerialization_partition(joint, examples, **options)
+    (output,) = (node for node in joint.graph.nodes if node.op == "output")
+    changed = [d.mutated_input for d in output.meta.get("desc", ()) if isinstance(d, InputMutationAOTOutput)]
+    (given,) = (node.args[0] for node in forward.graph.nodes if node.op == "output")
+    saved = [node for node in given[options["num_fwd_outputs"] :] if isinstance(node, torch.fx.Node)]
+    if not any(_must_save_all(node, changed) for node in saved):
+        return forward, backward
+    split: tuple[Any, Any] = default_partition(joint, examples, **options)
+    return split
+
+
+def slice_parts(graph: torch.fx.Graph) -> None:
+    """Replace parts of a divided tensor by slices of it, which are views of one tensor each."""
+    for node in list(graph.nodes):
+        if node.target is not operator.getitem or not isinstance(node.args[0], torch.fx.Node):
+            continue
+        divided, number = node.args
+        if divided.target in (aten.split_with_sizes.default, aten.split.Tensor):
+            whole, sizes, dim = (*divided.args, 0)[:3]
+            extent = node.meta["val"].shape[dim]
+            start = sum(sizes[:number]) if isinstance(sizes, (list, tuple)) else sizes * number
+            new = (aten.slice.Tensor, (whole, dim, start, start + extent))
+        elif divided.target is aten.unbind.int:
+            new = (aten.select.int, (divided.args[0], *(divided.args[1:] or (0,)), number))
+        else:
+            continue
+        with graph.inserting_before(node):
+            part = graph.call_function(*new)
+        part.meta = dict(node.meta)
+        node.replace_all_uses_with(part)
+        graph.erase_node(node)
+        if not divided.users:
+            graph.erase_node(divided)
+
+
+def _must_save_all(saved: torch.fx.Node, changed: Collection[Any]) -> bool:
+    value = saved.meta.get("val")
+    lazy = isinstance(value, torch.Tensor) and value.is_complex() and saved.op == "call_function"
+    return lazy or (saved.op == "placeholder" and saved.meta.get("desc") in changed)
