@@ -4,7 +4,8 @@ A call launches the plan's kernels on PyTorch's current stream, and does not syn
 tensors of PyTorch's allocator, which no later call writes to. Inputs are read in place where they are dense and begin
 at a multiple of 16 bytes; others are copied first. All memory is PyTorch's: constants are kept between calls, and
 scratch memory on the CPU, or of few bytes. Large scratch memory on a GPU belongs to one call, so that the graphs of a
-training step share it. On a captured stream, as of `torch.cuda.graph`, every call gets its own, so that the CUDA graph
+training step share it. A backward graph may be launched in parts: between them saved tensors are released, and outputs
+are allocated. On a captured stream, as of `torch.cuda.graph`, every call gets its own memory, so that the CUDA graph
 may be replayed concurrently with other calls.
 """
 
@@ -71,7 +72,8 @@ class _Expected:
 class _OpenProgram:
     """Program with its memory, held inputs and others; None stands for a seed.
 
-    Without a `scratch`, each call allocates it. Inputs `updated` are overwritten; `copied_back` are those of them that
+    Without a `scratch`, each call allocates it. A program launched in parts has the numbers of `returned` arguments,
+    which results show. Inputs `updated` are overwritten; `copied_back` are those of them that
     move, by their position.
     """
 
@@ -85,6 +87,7 @@ class _OpenProgram:
     streams: set[int]
     updated: tuple[int, ...] = ()
     copied_back: tuple[tuple[int, _Expected], ...] = ()
+    returned: frozenset[int] | None = None
 
 
 @frozen(eq=False)
@@ -136,16 +139,26 @@ class CompiledFunction:
         Raises `UsageError` for a tensor of another type, shape or device; `BackendError` where the first call is
         captured.
         """
+        return self._call(list(arguments), False)
+
+    def consume(self, arguments: list[Any]) -> list[Any]:
+        """Launch the graph for a list of arguments, and return its results; arguments are released while it runs."""
+        return self._call(arguments, True)
+
+    def _call(self, arguments: list[Any], releases: bool) -> list[Any]:
         known = self._addresses
         if known is None or not known.matches(arguments):
-            known = self._record_addresses(arguments)
+            known = self._record_addresses(arguments, releases)
         opened = known.opened
         seeds = iter(self._seeds())
         given = [next(seeds) if item is None else readable(item.of(arguments)) for item in opened.moving]
-        memories, blocks = opened.made.new(self.device)
         scratch, capturing = opened.scratch, is_capturing(self.device)
         if scratch is None or capturing:  # freed memory is used again in the order of the stream
             scratch = self._new_scratch(opened.running)
+        if releases and opened.returned is not None:
+            memories = self._launch_parts(known, opened.returned, scratch, capturing, arguments, given)
+            return gather_results(opened.results, memories, arguments)
+        memories, blocks = opened.made.new(self.device)
         self._launch(known, scratch, capturing, [tensor.data_ptr() for tensor in (*given, *blocks)])
         if opened.made.copied:
             constants, *shared = opened.memory
@@ -155,20 +168,51 @@ class CompiledFunction:
             _finish_updates(opened, arguments, given)
         return gather_results(opened.results, memories, arguments)
 
+    def _launch_parts(
+        self,
+        known: _HeldAddresses,
+        returned: Collection[int],
+        scratch: torch.Tensor,
+        capturing: bool,
+        arguments: list[Any],
+        given: list[Any],
+    ) -> list[Any]:
+        """Launch part by part: outputs are allocated ahead of their first, inputs released after their last part.
+
+        Arguments of the numbers `returned` stay."""
+        opened = known.opened
+        memories, blocks = opened.made.empty()
+        for number, part in enumerate(opened.running.parts):
+            for block in part.allocated:
+                opened.made.allocate(block, memories, blocks, self.device)
+            addresses = [0 if tensor is None else tensor.data_ptr() for tensor in (*given, *blocks)]
+            self._launch(known, scratch, capturing, addresses, number)
+            for place in part.released:
+                given[place], item = None, opened.moving[place]
+                if item is not None and item.at not in returned:
+                    arguments[item.at] = None
+        return memories
+
     def _launch(
-        self, held_addresses: _HeldAddresses, scratch: torch.Tensor, capturing: bool, addresses: Sequence[int]
+        self,
+        held_addresses: _HeldAddresses,
+        scratch: torch.Tensor,
+        capturing: bool,
+        addresses: Sequence[int],
+        part: int | None = None,
     ) -> None:
+        """Launch a part, or all of them."""
         opened, stream = held_addresses.opened, current_stream(self.device)
         fixed = held_addresses.fixed_addresses(scratch.data_ptr())
         if capturing:
-            opened.running.launch_captured(fixed, addresses, stream)
+            opened.running.launch_captured(fixed, addresses, stream, part)
             return
         if stream not in opened.streams:
             opened.streams.add(stream)
             kept = (*opened.memory, *(() if opened.scratch is None else (opened.scratch,)))
             for tensor in kept if self.device.type == "cuda" else ():
                 tensor.record_stream(torch.cuda.current_stream(self.device))
-        opened.running.launch(fixed, addresses, stream)
+        opened.running.launch(fixed, addresses, stream, part)
 
     def _seeds(self) -> Sequence[torch.Tensor]:
         """Return new random numbers of 32 bits, the lower half of an integer each, from PyTorch's generator."""
@@ -177,19 +221,21 @@ class CompiledFunction:
 
     # ---- setup
 
-    def _record_addresses(self, arguments: Sequence[Any]) -> _HeldAddresses:
+    def _record_addresses(self, arguments: Sequence[Any], releases: bool) -> _HeldAddresses:
         """Record the addresses of held inputs; open the program anew where one cannot be read in place."""
         with self._opening:
-            opened = self._addresses.opened if self._addresses else self._open(arguments)
+            opened = self._addresses.opened if self._addresses else self._open(arguments, releases)
             if not all(is_readable(item.of(arguments)) for item in opened.held):
-                opened = self._open(arguments)
+                opened = self._open(arguments, releases)
             places = {item.at: item.of(arguments).data_ptr() for item in opened.held}
             pointers = [places.get(n, 0) for n in range(len(arguments))]
             self._addresses = _HeldAddresses(opened, pointers, list(places))
             return self._addresses
 
-    def _open(self, arguments: Sequence[Any]) -> _OpenProgram:
-        """Open the program; inputs are held that can be read in place."""
+    def _open(self, arguments: Sequence[Any], releases: bool) -> _OpenProgram:
+        """Open the program; inputs are held that can be read in place.
+
+        Launches are divided where callers release arguments."""
         if is_capturing(self.device):
             raise BackendError(
                 "a compiled graph is opened at its first call, which cannot be recorded",
@@ -202,12 +248,15 @@ class CompiledFunction:
         memory: list[torch.Tensor] = []
         with torch.inference_mode(False):
             running = self.program.open(
-                held, lambda nbytes: self._allocate(memory, nbytes), SharedMemory(self.device, memory).address
+                held, lambda nbytes: self._allocate(memory, nbytes), SharedMemory(self.device, memory).address, releases
             )
-            limit = MAX_KEPT_SCRATCH_BYTES.get(self.device.type, 0)
-            scratch = self._new_scratch(running) if running.layout.sizes[1] <= limit else None
-        layout = running.layout
-        made = output_allocation(layout, self.ends.memory)
+            layout = running.layout
+            made = output_allocation(layout, self.ends.memory)
+            limit = 0 if len(running.parts) > 1 else MAX_KEPT_SCRATCH_BYTES.get(self.device.type, 0)
+            scratch = self._new_scratch(running) if layout.sizes[1] <= limit else None
+        views = (self.ends.memory.views[name] for name in self.ends.results if isinstance(name, str))
+        returned = frozenset(view.argument for view in views if view.argument is not None)
+        is_divided = len(running.parts) > 1 and not (made.copied or layout.in_place)
         return _OpenProgram(
             running,
             tuple(memory),
@@ -219,6 +268,7 @@ class CompiledFunction:
             {current_stream(self.device)},
             tuple(places[name] for name in layout.in_place),
             tuple((n, expected[name]) for n, name in enumerate(layout.moving) if name in layout.in_place),
+            returned if is_divided else None,
         )
 
     def _new_scratch(self, running: Running) -> torch.Tensor:

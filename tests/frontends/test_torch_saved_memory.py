@@ -12,7 +12,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from cuts.compile.torch_backend import cuts_backend
+from cuts.frontends.torch.compiled_function import CompiledFunction
+from cuts.runtime import ExternalSession
+from cuts.runtime.placement import sequence_parts
 from cuts.tests.needs import needs_opencl
+from torch.multiprocessing.reductions import StorageWeakRef
 
 nn = torch.nn
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -114,6 +118,55 @@ def test_parts_of_a_tensor_are_saved_whole(slices: bool) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         module(x).float().square().sum().backward()
     torch.testing.assert_close(found, module.mixed.weight.grad, rtol=3e-2, atol=0.2)
+
+
+def deep_network() -> Any:
+    return nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(64, 64), nn.Tanh())))
+
+
+@needs_opencl
+def test_saved_tensors_are_released_between_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backward graph allocates its results where tensors lay that it has read."""
+    monkeypatch.setattr(sequence_parts, "MIN_SAVED_BYTES", 1)
+    monkeypatch.setenv("CUTS_VERIFY", "0")  # a check of results keeps the arguments
+    torch._dynamo.reset()
+    module, x = deep_network(), torch.randn(64, 64)
+    storages: list[StorageWeakRef] = []
+    released: list[int] = []
+    launch = ExternalSession.launch
+
+    def note(self: Any, *addresses: Any) -> None:
+        released.append(sum(each.expired() for each in storages))
+        launch(self, *addresses)
+
+    consume = CompiledFunction.consume
+
+    def record(self: Any, arguments: list[Any]) -> Any:
+        storages[:] = [StorageWeakRef(tensor.untyped_storage()) for tensor in arguments]
+        return consume(self, arguments)
+
+    loss = torch.compile(module, backend=cuts_backend)(x).square().sum()
+    with monkeypatch.context() as patched:
+        patched.setattr(ExternalSession, "launch", note)
+        patched.setattr(CompiledFunction, "consume", record)
+        loss.backward()
+    assert len(released) > 1 and released[0] == 0 < released[-1]
+    found = [p.grad.clone() for p in module.parameters()]
+    module.zero_grad()
+    module(x).square().sum().backward()
+    for gradient, parameter in zip(found, module.parameters(), strict=True):
+        torch.testing.assert_close(gradient, parameter.grad, rtol=1e-4, atol=1e-4)
+
+
+@needs_opencl
+def test_a_graph_that_is_kept_keeps_saved_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequence_parts, "MIN_SAVED_BYTES", 1)
+    monkeypatch.setenv("CUTS_VERIFY", "0")  # a check of results keeps the arguments
+    torch._dynamo.reset()
+    module, x = deep_network(), torch.randn(64, 64)
+    loss = torch.compile(module, backend=cuts_backend)(x).square().sum()
+    first, second = (torch.autograd.grad(loss, list(module.parameters()), retain_graph=True) for _ in range(2))
+    assert all(map(torch.equal, first, second))
 
 
 class UpdatedFactor(nn.Module):
