@@ -17,106 +17,19 @@ from threading import Lock
 from typing import Any
 
 import torch
-from attrs import field, frozen
 
-from ...ir import BackendError, UsageError, quote
+from ...ir import BackendError
 from .captured_graph import GraphSignature
-from .devices import SharedMemory, is_number
+from .devices import SharedMemory
 from .import_context import TORCH_TYPES
+from .open_program import ExpectedInput, HeldAddresses, OpenProgram
 from .program import Running, TensorProgram
-from .results import OutputAllocation, ResultFunction, gather_results, output_allocation, result_views
-from .settings import current_stream, is_capturing, is_readable, readable, same_pointers
+from .results import gather_results, output_allocation, result_views
+from .settings import current_stream, is_capturing, is_readable, readable
 
 #: Most bytes of scratch memory that a graph keeps between calls, by device. On a GPU moved memory costs microseconds a
 #: kernel; on the CPU new memory costs a page fault for each page.
 MAX_KEPT_SCRATCH_BYTES: Mapping[str, float] = {"cuda": 32 << 20, "cpu": math.inf}
-
-
-@frozen
-class _Expected:
-    """Input type that a graph is compiled for, and its argument number."""
-
-    name: str
-    at: int
-    dtype: torch.dtype
-    shape: torch.Size
-    device: torch.device
-    order: tuple[int, ...] | None = None
-
-    def replace(self, arguments: Sequence[Any], tensor: torch.Tensor) -> None:
-        """Copy new elements to the argument, unless they were written there."""
-        argument: torch.Tensor = arguments[self.at]
-        if argument.data_ptr() != tensor.data_ptr():
-            (argument if self.order is None else argument.permute(self.order)).copy_(tensor)
-
-    def of(self, arguments: Sequence[Any]) -> torch.Tensor:
-        """Return the input among the arguments, its axes in the graph's order.
-
-        Raises `UsageError` where it does not fit the compiled graph.
-        """
-        tensor: torch.Tensor = arguments[self.at]
-        if tensor.device != self.device and is_number(tensor):
-            tensor = tensor.to(self.device)
-        if self.order is not None and tensor.dim() == len(self.order):
-            tensor = tensor.permute(self.order)
-        if tensor.dtype is not self.dtype or tensor.shape != self.shape or tensor.device != self.device:
-            raise UsageError(
-                f"input {quote(self.name)}: expected {self.dtype}{list(self.shape)} on {self.device}, "
-                f"found {tensor.dtype}{list(tensor.shape)} on {tensor.device}",
-                hint="move the model and its inputs to one device, and compile again",
-            )
-        return tensor
-
-
-@frozen(eq=False)
-class _OpenProgram:
-    """Program with its memory, held inputs and others; None stands for a seed.
-
-    Without a `scratch`, each call allocates it. A program launched in parts has the numbers of `returned` arguments,
-    which results show. Inputs `updated` are overwritten; `copied_back` are those of them that
-    move, by their position.
-    """
-
-    running: Running
-    memory: tuple[torch.Tensor, ...]
-    scratch: torch.Tensor | None
-    held: tuple[_Expected, ...]
-    moving: tuple[_Expected | None, ...]
-    made: OutputAllocation
-    results: tuple[int | ResultFunction, ...]
-    streams: set[int]
-    updated: tuple[int, ...] = ()
-    copied_back: tuple[tuple[int, _Expected], ...] = ()
-    returned: frozenset[int] | None = None
-
-
-@frozen(eq=False)
-class _HeldAddresses:
-    """Addresses of the held inputs at the last call.
-
-    These are `pointers` at `indices` of the arguments.
-    """
-
-    opened: _OpenProgram
-    pointers: list[int]
-    indices: list[int]
-    recent: dict[int, tuple[int, ...]] = field(factory=dict)
-
-    def fixed_addresses(self, scratch: int) -> tuple[int, ...]:
-        """Return the addresses of blocks that rarely move.
-
-        It is the same object for the same scratch block.
-        """
-        found = self.recent.get(scratch)
-        if found is None:
-            found = self.opened.running.fixed_addresses([self.pointers[n] for n in self.indices], scratch)
-            self.recent.clear()
-            self.recent[scratch] = found
-        return found
-
-    def matches(self, arguments: Sequence[Any]) -> bool:
-        """Return whether the inputs have these addresses."""
-        return same_pointers(arguments, self.pointers, self.indices)
 
 
 class CompiledFunction:
@@ -130,7 +43,7 @@ class CompiledFunction:
     ) -> None:
         self.ends, self.device, self.program = ends, device, program
         self._held = frozenset(held)
-        self._addresses: _HeldAddresses | None = None
+        self._addresses: HeldAddresses | None = None
         self._opening = Lock()
 
     def __call__(self, *arguments: Any) -> list[Any]:
@@ -142,7 +55,7 @@ class CompiledFunction:
         return self._call(list(arguments), False)
 
     def consume(self, arguments: list[Any]) -> list[Any]:
-        """Launch the graph for a list of arguments, and return its results; arguments are released while it runs."""
+        """Launch the graph, release arguments while it runs, and return its results."""
         return self._call(arguments, True)
 
     def _call(self, arguments: list[Any], releases: bool) -> list[Any]:
@@ -170,7 +83,7 @@ class CompiledFunction:
 
     def _launch_parts(
         self,
-        known: _HeldAddresses,
+        known: HeldAddresses,
         returned: Collection[int],
         scratch: torch.Tensor,
         capturing: bool,
@@ -195,7 +108,7 @@ class CompiledFunction:
 
     def _launch(
         self,
-        held_addresses: _HeldAddresses,
+        held_addresses: HeldAddresses,
         scratch: torch.Tensor,
         capturing: bool,
         addresses: Sequence[int],
@@ -221,7 +134,7 @@ class CompiledFunction:
 
     # ---- setup
 
-    def _record_addresses(self, arguments: Sequence[Any], releases: bool) -> _HeldAddresses:
+    def _record_addresses(self, arguments: Sequence[Any], releases: bool) -> HeldAddresses:
         """Record the addresses of held inputs; open the program anew where one cannot be read in place."""
         with self._opening:
             opened = self._addresses.opened if self._addresses else self._open(arguments, releases)
@@ -229,10 +142,10 @@ class CompiledFunction:
                 opened = self._open(arguments, releases)
             places = {item.at: item.of(arguments).data_ptr() for item in opened.held}
             pointers = [places.get(n, 0) for n in range(len(arguments))]
-            self._addresses = _HeldAddresses(opened, pointers, list(places))
+            self._addresses = HeldAddresses(opened, pointers, list(places))
             return self._addresses
 
-    def _open(self, arguments: Sequence[Any], releases: bool) -> _OpenProgram:
+    def _open(self, arguments: Sequence[Any], releases: bool) -> OpenProgram:
         """Open the program; inputs are held that can be read in place.
 
         Launches are divided where callers release arguments."""
@@ -257,7 +170,7 @@ class CompiledFunction:
         views = (self.ends.memory.views[name] for name in self.ends.results if isinstance(name, str))
         returned = frozenset(view.argument for view in views if view.argument is not None)
         is_divided = len(running.parts) > 1 and not (made.copied or layout.in_place)
-        return _OpenProgram(
+        return OpenProgram(
             running,
             tuple(memory),
             scratch,
@@ -281,13 +194,13 @@ class CompiledFunction:
         memory.append(tensor)
         return tensor.data_ptr()
 
-    def _expected_input(self, name: str, at: int) -> _Expected:
+    def _expected_input(self, name: str, at: int) -> ExpectedInput:
         type_ = self.ends.types[name]
         order = self.ends.orders.get(name)
-        return _Expected(name, at, TORCH_TYPES[type_.dtype], torch.Size(type_.shape), self.device, order)
+        return ExpectedInput(name, at, TORCH_TYPES[type_.dtype], torch.Size(type_.shape), self.device, order)
 
 
-def _finish_updates(opened: _OpenProgram, arguments: Sequence[Any], given: Sequence[torch.Tensor]) -> None:
+def _finish_updates(opened: OpenProgram, arguments: Sequence[Any], given: Sequence[torch.Tensor]) -> None:
     """Copy new elements to arguments that are not read in place, and count the updates as PyTorch does."""
     with torch.no_grad():
         for number, item in opened.copied_back:

@@ -54,7 +54,10 @@ class Blocks(Protocol):
 
 
 class PartLike(Protocol):
-    """Part of the launches: outputs first and moving inputs last touched in it, by position among their blocks."""
+    """Part of the launches.
+
+    It has the outputs first touched in it, and the moving inputs last touched, by position among their blocks.
+    """
 
     @property
     def allocated(self) -> tuple[int, ...]: ...

@@ -63,7 +63,7 @@ class _ChosenFunction:
         return self._function()(*arguments)
 
     def consume(self, arguments: list[Any]) -> list[Any]:
-        """Return the results for a list of arguments, which are released while the function runs."""
+        """Return the results; arguments are released while the function runs."""
         return call_boxed(self._function(), arguments)
 
     def _function(self) -> TensorFunction:
@@ -72,7 +72,7 @@ class _ChosenFunction:
 
 
 def call_boxed(function: TensorFunction, arguments: list[Any]) -> list[Any]:
-    """Call a function with a list of arguments, which it may release while it runs."""
+    """Call a function that may release its arguments while it runs."""
     consume: Callable[[list[Any]], list[Any]] | None = getattr(function, "consume", None)
     return function(*arguments) if consume is None else consume(arguments)
 

@@ -1,4 +1,4 @@
-"""Launch sequences in parts, so that memory of inputs is free after their last launch.
+"""Launch sequences in parts: memory of inputs is free after their last part.
 
 Outputs of a part are allocated before it is launched. A caller that gives inputs up, as PyTorch does tensors that it
 saved for a backward graph, releases them after the last part that reads them:
@@ -22,8 +22,8 @@ from .placed_plan import PlacedPlan
 MAX_PARTS = 4
 #: Least bytes, and part of the memory of a call, that a division saves.
 MIN_SAVED_BYTES, MIN_SAVED_PART = 16 << 20, 1 / 16
-#: Part of the greatest saving that is enough, where fewer parts reach it.
-ENOUGH = 0.9
+#: Part of the greatest saving for which fewer parts are chosen.
+MIN_SAVING_RATIO = 0.9
 
 
 @frozen
@@ -50,12 +50,15 @@ class _Blocks:
     sizes: tuple[int, ...]
 
     def memory(self, launch: int) -> int:
-        """Return the bytes of inputs that are needed from a launch on, and of outputs before it."""
+        """Return the bytes of inputs needed from a launch on, and of earlier outputs."""
         live = sum(self.sizes[block] for block, last in self.ends.items() if last >= launch)
         return live + sum(self.sizes[block] for block, first in self.begins.items() if first < launch)
 
     def divide(self, limit: int) -> list[int] | None:
-        """Return the first launch of each part with at most `limit` bytes; None where a launch takes more."""
+        """Return the first launch of each part.
+
+        A part has at most `limit` bytes; None where a launch takes more.
+        """
         fresh = [0] * self.launches
         for block, first in self.begins.items():
             fresh[first] += self.sizes[block]
@@ -71,7 +74,10 @@ class _Blocks:
 
 
 def divide_sequence(placed: PlacedPlan, divide: bool = True) -> tuple[SequencePart, ...]:
-    """Return the parts of a plan's sequence: one where more would save little memory, or without `divide`."""
+    """Return the parts of a plan's sequence.
+
+    It is one where more would save little memory, or without `divide`.
+    """
     blocks = _blocks_of(placed)
     starts = _starts(blocks, placed.sizes[1]) if divide else [0]
     return tuple(_parts(placed, blocks, (*starts, len(placed.sequence.order))))
@@ -111,13 +117,15 @@ def _starts(blocks: _Blocks, scratch: int) -> list[int]:
         return starts is not None and len(starts) <= count
 
     def lowest(count: int) -> int:
-        """Return the least multiple of the unit that a number of parts fits in."""
+        """Return the least memory of a number of parts, in whole units."""
         return unit * bisect_left(range(1025), True, key=lambda n: fits(n * unit, count))
 
     best = lowest(MAX_PARTS)
     if whole - best < least:
         return [0]
-    limit = next(low for low in map(lowest, range(2, MAX_PARTS + 1)) if whole - low >= (whole - best) * ENOUGH)
+    limit = next(
+        low for low in map(lowest, range(2, MAX_PARTS + 1)) if whole - low >= (whole - best) * MIN_SAVING_RATIO
+    )
     return blocks.divide(limit) or [0]
 
 

@@ -85,7 +85,7 @@ def test_a_softmax_of_halves_saves_its_operand() -> None:
 
 
 class Attention(nn.Module):
-    """Attention of queries, keys and values that one layer makes, as slices or as single rows."""
+    """Attention over queries, keys and values of one layer."""
 
     def __init__(self, slices: bool) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Attention(nn.Module):
 @needs_opencl
 @pytest.mark.parametrize("slices", [True, False])
 def test_parts_of_a_tensor_are_saved_whole(slices: bool) -> None:
-    """A saved part with gaps between its rows would be copied before a kernel reads it."""
+    """Saved parts with gaps between rows would be copied for kernels."""
     torch._dynamo.reset()
     module, x, dense = Attention(slices), torch.randn(2, 32, 16), []
 
@@ -126,7 +126,7 @@ def deep_network() -> Any:
 
 @needs_opencl
 def test_saved_tensors_are_released_between_launches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A backward graph allocates its results where tensors lay that it has read."""
+    """Results are allocated where tensors lay that were read."""
     monkeypatch.setattr(sequence_parts, "MIN_SAVED_BYTES", 1)
     monkeypatch.setenv("CUTS_VERIFY", "0")  # a check of results keeps the arguments
     torch._dynamo.reset()

@@ -20,8 +20,8 @@ from .test_external_buffers import USES, Arena, opencl
 MIB = 1 << 20
 
 
-def placed(sizes: tuple[int, ...], launches: list[tuple[int, ...]], inputs: int) -> PlacedPlan:
-    """Return a plan over blocks of MiB; each launch touches some of them."""
+def plan_over(sizes: tuple[int, ...], launches: list[tuple[int, ...]], inputs: int) -> PlacedPlan:
+    """Return a plan over blocks of MiB, and the blocks of launches."""
     calls = tuple(KernelCall(n % 2, (tuple(map(BlockAddress, used)),)) for n, used in enumerate(launches))
     blocks = (0, 0, *(size * MIB for size in sizes))
     sequence = SequencePlan(blocks, 2, calls, tuple((n, 0) for n in range(len(calls))))
@@ -30,7 +30,7 @@ def placed(sizes: tuple[int, ...], launches: list[tuple[int, ...]], inputs: int)
 
 def test_outputs_take_the_memory_of_inputs() -> None:
     """Two inputs of 40 MiB, two outputs of as much."""
-    first, second = divide_sequence(placed((40, 40, 40, 40), [(2,), (2, 3), (4,), (4, 5)], 2))
+    first, second = divide_sequence(plan_over((40, 40, 40, 40), [(2,), (2, 3), (4,), (4, 5)], 2))
     assert (first.allocated, first.released) == ((), (0, 1))
     assert (second.allocated, second.released) == ((0, 1), ())
     assert [len(part.sequence.order) for part in (first, second)] == [2, 2]
@@ -48,12 +48,12 @@ def test_outputs_take_the_memory_of_inputs() -> None:
     ids=["little", "all to the end", "outputs alone", "nothing"],
 )
 def test_sequences_stay_whole(sizes: tuple[int, ...], launches: list[tuple[int, ...]], inputs: int) -> None:
-    (part,) = divide_sequence(placed(sizes, launches, inputs))
+    (part,) = divide_sequence(plan_over(sizes, launches, inputs))
     assert part.allocated == tuple(range(len(sizes) - inputs))
 
 
 def run_in_parts(plan: Plan, inputs: dict[str, Any], held: tuple[str, ...]) -> tuple[int, dict[str, Any]]:
-    """Return the number of parts and the outputs, where released inputs are overwritten at once."""
+    """Return the number of parts, and the outputs; released inputs are overwritten."""
     arena = Arena()
     session = ExternalSession(plan, opencl(), held, arena.new)
     layout = session.layout

@@ -135,7 +135,7 @@ def _compile_module(
                     (ends, compiled), constants = made[0], tuple(frozen_inputs(part.graph, frozen))
                     updated = updated_inputs(part.graph)
                     direct.append((updating(checked, updated), CachedGraph(ends, constants, compiled, updated)))
-                return _boxed(checked) if trained and not later[0] else make_boxed_func(checked)
+                return _consumer(checked) if trained and not later[0] else make_boxed_func(checked)
         except CutsError as error:
             stages = _compile_stages(part.graph, device_of(inputs), compile_one_of_several, held, frozen, error)
             if stages is not None and stages.parts:
@@ -158,7 +158,7 @@ def _compile_module(
     return direct[0] if direct else (whole, None)
 
 
-def _boxed(function: TensorFunction) -> Any:
+def _consumer(function: TensorFunction) -> Any:
     """Return a backward graph's function, which releases saved tensors while it runs."""
 
     def call(arguments: list[Any]) -> list[Any]:

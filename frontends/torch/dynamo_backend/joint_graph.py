@@ -1,4 +1,4 @@
-"""Partition of a joint graph of autograd: the tensors that its forward graph saves for its backward graph.
+"""Partition of a joint graph of autograd into forward and backward graph.
 
 Saved tensors are those of a minimum cut. Views are computed again from the tensor that they show, as a view of the
 saved tensor costs no memory, and a saved part of it would be copied before kernels read it:
@@ -46,7 +46,7 @@ def partition_joint_graph(joint: Any, examples: Any, **options: Any) -> tuple[An
 
 
 def slice_parts(graph: torch.fx.Graph) -> None:
-    """Replace parts of a divided tensor by slices of it, which are views of one tensor each."""
+    """Replace parts of divided tensors by slices: views of one tensor."""
     for node in list(graph.nodes):
         if node.target is not operator.getitem or not isinstance(node.args[0], torch.fx.Node):
             continue

@@ -66,7 +66,7 @@ class OutputAllocation:
         return found, own if self.whole else [_block(block, found, device) for block in self.blocks]
 
     def empty(self) -> tuple[list[Any], list[Any]]:
-        """Return memories and output blocks that are to be allocated block by block."""
+        """Return memories and output blocks before they are allocated."""
         return [None] * len(self.memories), [None] * len(self.blocks)
 
     def allocate(self, number: int, memories: list[Any], blocks: list[Any], device: torch.device) -> None:
