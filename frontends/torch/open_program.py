@@ -55,8 +55,8 @@ class ExpectedInput:
 class OpenProgram:
     """Program with its memory, held inputs and others.
 
-    None stands for a seed. Without a `scratch`, each call allocates it. A program launched in parts has the numbers of `returned` arguments,
-    which results show. Inputs `updated` are overwritten; `copied_back` are those of them that
+    None stands for a seed. Without a `scratch`, each call allocates it. A program launched in parts has the numbers of
+    `returned` arguments, which results show. Inputs `updated` are overwritten; `copied_back` are those of them that
     move, by their position.
     """
 

@@ -1,4 +1,4 @@
-"""Launch sequences in parts: memory of inputs is free after their last part.
+"""Launch sequences in parts: inputs are released after their last part.
 
 Outputs of a part are allocated before it is launched. A caller that gives inputs up, as PyTorch does tensors that it
 saved for a backward graph, releases them after the last part that reads them:
@@ -50,7 +50,7 @@ class _Blocks:
     sizes: tuple[int, ...]
 
     def memory(self, launch: int) -> int:
-        """Return the bytes of inputs needed from a launch on, and of earlier outputs."""
+        """Return the bytes of inputs read from a launch on, and earlier outputs."""
         live = sum(self.sizes[block] for block, last in self.ends.items() if last >= launch)
         return live + sum(self.sizes[block] for block, first in self.begins.items() if first < launch)
 
@@ -123,9 +123,8 @@ def _starts(blocks: _Blocks, scratch: int) -> list[int]:
     best = lowest(MAX_PARTS)
     if whole - best < least:
         return [0]
-    limit = next(
-        low for low in map(lowest, range(2, MAX_PARTS + 1)) if whole - low >= (whole - best) * MIN_SAVING_RATIO
-    )
+    enough = whole - (whole - best) * MIN_SAVING_RATIO
+    limit = next(low for low in map(lowest, range(2, MAX_PARTS + 1)) if low <= enough)
     return blocks.divide(limit) or [0]
 
 
