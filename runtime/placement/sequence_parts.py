@@ -50,7 +50,7 @@ class _Blocks:
     sizes: tuple[int, ...]
 
     def memory(self, launch: int) -> int:
-        """Return the bytes of inputs read from a launch on, and earlier outputs."""
+        """Return bytes of inputs read from a launch on, and earlier outputs."""
         live = sum(self.sizes[block] for block, last in self.ends.items() if last >= launch)
         return live + sum(self.sizes[block] for block, first in self.begins.items() if first < launch)
 
