@@ -16,6 +16,7 @@ import torch
 from torch._functorch import config
 from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
 from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
+from torch.utils.checkpoint import CheckpointPolicy
 
 from .constant_values import fold_constant_values
 
@@ -33,6 +34,7 @@ def partition_joint_graph(joint: Any, examples: Any, **options: Any) -> tuple[An
     """
     fold_constant_values(joint)
     slice_parts(joint.graph)
+    read_saved_copies(joint.graph)
     with config.patch(ban_recompute_materialized_backward=False, recompute_views=True):
         forward, backward = min_cut_rematerialization_partition(joint, examples, **options)
     (output,) = (node for node in joint.graph.nodes if node.op == "output")
@@ -67,6 +69,43 @@ def slice_parts(graph: torch.fx.Graph) -> None:
         graph.erase_node(node)
         if not divided.users:
             graph.erase_node(divided)
+
+
+def read_saved_copies(graph: torch.fx.Graph) -> None:
+    """Let backward operations read a value's copy in another order of dims.
+
+        c = clone(permute(y));  g = f(y)   ->   g = f(permute(c))
+
+    The copy is saved then, of which both are views: a product would read it slowly in the order of `y`.
+    """
+    backward, (output,) = _backward_nodes(graph), [node for node in graph.nodes if node.op == "output"]
+    for copy in [node for node in graph.nodes if node.target is aten.clone.default and node not in backward]:
+        moved = copy.args[0]
+        source = moved.args[0] if moved.target is aten.permute.default else None
+        if source is None or source.op == "placeholder" or output in source.users:
+            continue
+        copy.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+        same = [source]
+        for node in same:
+            same += [user for user in node.users if user.target is aten.alias.default]
+        readers = [(node, user) for node in same for user in node.users if user in backward]
+        if readers:
+            order = [moved.args[1].index(dim) for dim in range(len(moved.args[1]))]
+            with graph.inserting_after(copy):
+                view = graph.call_function(aten.permute.default, (copy, order))
+            view.meta = {**moved.meta, "val": copy.meta["val"].permute(order)}
+            for node, user in readers:
+                user.replace_input_with(node, view)
+
+
+def _backward_nodes(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """Return the nodes that depend on gradients of results."""
+    found: set[torch.fx.Node] = set()
+    for node in graph.nodes:
+        given = node.op == "placeholder" and "tangents" in str(node.target)
+        if given or not found.isdisjoint(node.all_input_nodes):
+            found.add(node)
+    return found
 
 
 def _must_save_all(saved: torch.fx.Node, changed: Collection[Any]) -> bool:
