@@ -84,6 +84,38 @@ def test_a_softmax_of_halves_saves_its_operand() -> None:
     assert ours < 32 * 200 * 3
 
 
+@needs_opencl
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("returned", [True, False])
+def test_rows_of_saved_products_are_aligned(bias: bool, returned: bool) -> None:
+    """Scores begin at multiples of 16 bytes, unless the module returns them."""
+    torch._dynamo.reset()
+    head, x, target = nn.Linear(8, 1001, bias), torch.randn(6, 8), torch.randint(0, 1001, (6,))
+    rows: list[int] = []
+
+    def loss(x: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            scores = head(x)
+        found = nn.functional.cross_entropy(scores.float(), target)
+        return (found, scores) if returned else (found,)
+
+    def note(tensor: Any) -> Any:
+        rows.extend(tensor.stride()[:1] if tensor.numel() > 6000 else ())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        found = torch.compile(loss, backend=cuts_backend)(x)
+    assert rows == [1001 if returned else 1008]
+    found[0].backward()
+    gradients = [p.grad.clone() for p in head.parameters()]
+    head.zero_grad()
+    expected = loss(x)
+    expected[0].backward()
+    for got, want in zip((*found, *gradients), (*expected, *(p.grad for p in head.parameters())), strict=True):
+        torch.testing.assert_close(got, want, rtol=2e-2, atol=1e-3)
+        assert got.stride() == want.stride()
+
+
 class Attention(nn.Module):
     """Attention over queries, keys and values of one layer."""
 

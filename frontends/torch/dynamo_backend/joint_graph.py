@@ -18,9 +18,14 @@ from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
 from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 from torch.utils.checkpoint import CheckpointPolicy
 
+from ..results import ALIGNMENT
 from .constant_values import fold_constant_values
 
 aten = torch.ops.aten
+#: Products, the right factor last.
+_PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default)
+#: Rows of fewer bytes keep their length: unused elements would be a larger part of them than 1 %.
+MIN_ROW_BYTES = 100 * ALIGNMENT
 
 
 def partition_joint_graph(joint: Any, examples: Any, **options: Any) -> tuple[Any, Any]:
@@ -35,6 +40,7 @@ def partition_joint_graph(joint: Any, examples: Any, **options: Any) -> tuple[An
     fold_constant_values(joint)
     slice_parts(joint.graph)
     read_saved_copies(joint.graph)
+    align_product_rows(joint.graph)
     with config.patch(ban_recompute_materialized_backward=False, recompute_views=True):
         forward, backward = min_cut_rematerialization_partition(joint, examples, **options)
     (output,) = (node for node in joint.graph.nodes if node.op == "output")
@@ -76,7 +82,7 @@ def read_saved_copies(graph: torch.fx.Graph) -> None:
 
         c = clone(permute(y));  g = f(y)   ->   g = f(permute(c))
 
-    The copy is saved then, of which both are views: a product would read it slowly in the order of `y`.
+    The copy is saved then, and both are views of it: a product would read it slowly in the order of `y`.
     """
     backward, (output,) = _backward_nodes(graph), [node for node in graph.nodes if node.op == "output"]
     for copy in [node for node in graph.nodes if node.target is aten.clone.default and node not in backward]:
@@ -96,6 +102,45 @@ def read_saved_copies(graph: torch.fx.Graph) -> None:
             view.meta = {**moved.meta, "val": copy.meta["val"].permute(order)}
             for node, user in readers:
                 user.replace_input_with(node, view)
+
+
+def align_product_rows(graph: torch.fx.Graph) -> None:
+    """Give products rows of whole 16 bytes; their readers take slices.
+
+        y = mm(a, b)  of 50,257 columns   ->   y = mm(a, pad(b))[:, :50257]  of 50,264
+
+    Kernels read and write 16 bytes at once then. Results of the module stay as they are.
+    """
+    backward, (output,) = _backward_nodes(graph), [node for node in graph.nodes if node.op == "output"]
+    returned = {_storage_of(node) for node in output.all_input_nodes}
+    for node in [node for node in graph.nodes if node.target in _PRODUCTS and node not in backward]:
+        value = node.meta["val"]
+        row, unit = value.shape[-1], ALIGNMENT // value.element_size()
+        missing = -row % unit
+        if not missing or row * value.element_size() < MIN_ROW_BYTES or _storage_of(node) in returned:
+            continue
+        factors = [each for n, each in enumerate(node.args) if n != len(node.args) - 2]  # all but the left one
+        with graph.inserting_before(node):
+            for factor in factors:
+                if factor.meta["val"].shape[-1] == row:
+                    node.replace_input_with(factor, _pad_rows(graph, factor, missing))
+        with graph.inserting_after(node):
+            part = graph.call_function(aten.slice.Tensor, (node, value.dim() - 1, 0, row))
+        node.replace_all_uses_with(part, lambda user, part=part: user is not part)
+        whole = value.new_empty((*value.shape[:-1], row + missing))
+        part.meta, node.meta = {**node.meta, "val": whole[..., :row]}, {**node.meta, "val": whole}
+
+
+def _pad_rows(graph: torch.fx.Graph, node: torch.fx.Node, count: int) -> torch.fx.Node:
+    padded = graph.call_function(aten.constant_pad_nd.default, (node, [0, count], 0.0))
+    value = node.meta["val"]
+    padded.meta = {**node.meta, "val": value.new_empty((*value.shape[:-1], value.shape[-1] + count))}
+    return padded
+
+
+def _storage_of(node: torch.fx.Node) -> Any:
+    value = node.meta.get("val")
+    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
 
 
 def _backward_nodes(graph: torch.fx.Graph) -> set[torch.fx.Node]:
