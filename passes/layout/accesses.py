@@ -82,11 +82,16 @@ class Aliases:
 
     def element(self, tensor: str, indices: Sequence[Index]) -> tuple[str, tuple[Index, ...]]:
         """Return the element of underlying memory for an element of a view."""
+        *_, found = (tensor, tuple(indices)), *self.chain(tensor, indices)
+        return found
+
+    def chain(self, tensor: str, indices: Sequence[Index]) -> Iterator[tuple[str, tuple[Index, ...]]]:
+        """Yield the tensors that a view shows, and its element in each."""
         while tensor in self.shown:
             dims = dims_of(self.types[tensor])
             tensor, inner = self.shown[tensor]
             indices = _substitute_all(inner, dims, tuple(indices))
-        return tensor, tuple(indices)
+            yield tensor, indices
 
 
 @lru_cache(maxsize=1 << 12)
