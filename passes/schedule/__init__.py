@@ -28,4 +28,5 @@ from .selection import (
     score,
     to_schedule,
 )
+from .box_products import fills_box
 from .space import Space, make_space, only_chains, segment_templates

@@ -53,6 +53,7 @@ from ..geometry import (
     with_streamed_input,
 )
 from ..model import group_work
+from .box_products import box_mma_templates
 from .mma_templates import mma_templates
 from .register_chains import chain_parameters, chain_templates
 from .schedule_parameters import fit_parameters, launch_parameters, segment_parameters, thin_parameters
@@ -154,7 +155,9 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
     found = _reduction_templates(group, segment, written, reads_shared, separate, target)
     if position and (axis := required_streamed_axis(group)) is not None:
         found = [with_streamed_input(template, group, axis) for template in found]
-    return found if written or reads_shared else [*found, *mma_templates(group, segment, target)]
+    if written and not reads_shared:
+        return [*found, *box_mma_templates(group, segment, target)]
+    return found if reads_shared else [*found, *mma_templates(group, segment, target)]
 
 
 def _privatised_templates(group: FusedGroup, segment: Segment, target: Target) -> list[SegmentTemplate]:

@@ -1,0 +1,100 @@
+"""Schedule templates and parameters of products beside a box in shared memory.
+
+Of several axes that index one factor, such as the pixels of a box with its halo, each is a tile dim of its own. The
+innermost one has the rows of matrix instructions; a warp multiplies several rows of the others:
+
+    u[h, w, e] = max(sum over c of x[h, w, c] * f[e, c], 0), shared;   y[p, q, e] = sum over (r, s) of u[p + r, q + s, e]
+      ->  instructions: rows along w, columns along e; for each h of a warp
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+import numpy as np
+
+from ...ir import ACCUMULATOR_THREADS, MMA_INSTRUCTIONS, FusedGroup, Segment, Target, Var
+from ..geometry import (
+    ScheduleParameter,
+    SegmentTemplate,
+    axis_classes,
+    interleaved_instructions,
+    mma_operands,
+    next_power,
+    powers,
+    reads_shared_matrices,
+    runs,
+)
+from .mma_parameters import is_contiguous, lies_deep
+from .mma_templates import worthwhile_instructions
+from .rules import Finding, ScheduleSizes
+from .staging_parameters import cache_parameter
+
+#: Instructions of a warp along the rows, along the columns, and its elements of other dims of a box.
+BOX_ROWS, BOX_COLUMNS, BOX_OTHERS = (1, 2), (1, 2, 3, 4, 6, 8, 9, 12), (1, 2, 3, 4)
+#: Neighbours of a lane along the columns, and stages of the factors.
+BOX_VECTORS, BOX_STAGES = (2, 4, 8), (1, 2)
+
+
+def box_mma_templates(group: FusedGroup, segment: Segment, target: Target) -> Iterator[SegmentTemplate]:
+    """Yield the templates with matrix instructions of a segment that fills a box in shared memory."""
+    if len(segment.reductions) != 1 or segment.holds_rows or any(o.extra for o in segment.outputs):
+        return
+    (reduction,), kinds = segment.reductions, axis_classes(segment)
+    wide = [d for d, axis in enumerate(segment.axes) if axis.extent > 1 and len(kinds[d]) == 1]
+    columns = max(wide, default=0)
+    rows = max((d for d in wide if kinds[d] != kinds[columns]), default=columns)
+    several = any(a.extent > 1 and kinds[d] != kinds[rows] for d, a in enumerate(segment.axes) if d != columns)
+    dims = tuple((axis,) for axis in segment.axes)
+    if rows == columns or several or mma_operands(reduction, dims[rows], dims[columns]) is None:
+        return
+    for name in worthwhile_instructions(reduction, group, target):
+        if not reads_shared_matrices(name):
+            shared = tuple(o.tensor for o in segment.outputs if o.tensor in group.shared)
+            yield SegmentTemplate(dims, (reduction.reduce,), ((0,),), ((0, 1),), shared=shared, mma=name, rows=rows,
+                                  columns=columns, boxed=True)  # fmt: skip
+
+
+def fills_box(group: FusedGroup, target: Target) -> bool:
+    """Return whether matrix instructions may fill a box that another segment reads."""
+    first = group.segments[0]
+    read = any(t in group.shared for t in first.tensors_read)
+    return len(group.segments) > 1 and not read and next(box_mma_templates(group, first, target), None) is not None
+
+
+def box_mma_parameters(
+    segment: Segment, structure: SegmentTemplate, prefix: str, target: Target, coarse: bool
+) -> Iterator[ScheduleParameter]:
+    """Yield the parameters of products that fill a box: a thread's tile, whole K blocks, stages."""
+    atom, (reduction,) = MMA_INSTRUCTIONS[structure.mma], segment.reductions
+    for d, axes in enumerate(structure.dims):
+        names, extent = (f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"), _extent(axes)
+        if d == structure.columns:
+            neighbours = lies_deep(reduction, structure, 1) and is_contiguous(axes, segment)
+            run, vectors = runs(atom)[1], BOX_VECTORS if neighbours else BOX_VECTORS[:1]
+            most = -(-extent // ACCUMULATOR_THREADS[1])
+            fitting = ((n, [v for v in vectors if n % interleaved_instructions(v, run) == 0]) for n in BOX_COLUMNS)
+            values = [(1, n * run, v) for n, fit in fitting if n * run <= most for v in (fit[-1:] if coarse else fit)]
+            yield ScheduleParameter(names, tuple(values) or ((1, run, vectors[0]),))
+        elif d == structure.rows:
+            run, rows = runs(atom)[0], [n for n in BOX_ROWS if n == 1 or n * atom.m <= next_power(extent)]
+            yield ScheduleParameter(names, tuple((1, n * run, 1) for n in rows))
+        else:
+            yield ScheduleParameter(names, tuple((1, n, 1) for n in BOX_OTHERS if n <= extent))
+    extent = _extent(structure.loops[0])
+    yield ScheduleParameter.of(f"{prefix}c0", [c for c in powers(atom.k, 64) if c <= max(next_power(extent), atom.k)])
+    stages = BOX_STAGES[: 1 if coarse or not target.async_copy else None]
+    yield ScheduleParameter((f"{prefix}stages", f"{prefix}prefetch"), tuple((s, 0) for s in stages))
+    yield cache_parameter(prefix, target, coarse)
+    yield ScheduleParameter.of(f"{prefix}order", (2,))
+
+
+def check_boxes_filled(sizes: ScheduleSizes) -> Iterator[Finding]:
+    """All threads of a block take part in products that fill a box."""
+    for part in (p for p in sizes.parts if p.structure.boxed):
+        yield np.not_equal(part.threads, sizes.threads), "{} threads of {} multiply", part.threads, sizes.threads
+
+
+def _extent(axes: Sequence[Var]) -> int:
+    return prod(a.extent for a in axes)
