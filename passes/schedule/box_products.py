@@ -3,7 +3,7 @@
 Of several axes that index one factor, such as the pixels of a box with its halo, each is a tile dim of its own. The
 innermost one has the rows of matrix instructions; a warp multiplies several rows of the others:
 
-    u[h, w, e] = max(sum over c of x[h, w, c] * f[e, c], 0), shared;   y[p, q, e] = sum over (r, s) of u[p + r, q + s, e]
+    u[h, w, e] = max(sum over c of x[h, w, c] * f[e, c], 0), shared;   y[p, q, e] = sum over (r, s) of u[p+r, q+s, e]
       ->  instructions: rows along w, columns along e; for each h of a warp
 """
 
@@ -29,16 +29,31 @@ from ..geometry import (
 from .mma_parameters import is_contiguous, lies_deep
 from .mma_templates import worthwhile_instructions
 from .rules import Finding, ScheduleSizes
-from .staging_parameters import cache_parameter
+from .staging_parameters import cache_parameter, stageable_operands
 
 #: Instructions of a warp along the rows, along the columns, and its elements of other dims of a box.
 BOX_ROWS, BOX_COLUMNS, BOX_OTHERS = (1, 2), (1, 2, 3, 4, 6, 8, 9, 12), (1, 2, 3, 4)
+#: Warps along each dim.
+BOX_WARPS = (1, 2, 4, 7, 8)
 #: Neighbours of a lane along the columns, and stages of the factors.
 BOX_VECTORS, BOX_STAGES = (2, 4, 8), (1, 2)
 
 
-def box_mma_templates(group: FusedGroup, segment: Segment, target: Target) -> Iterator[SegmentTemplate]:
-    """Yield the templates with matrix instructions of a segment that fills a box in shared memory."""
+def box_mma_templates(group: FusedGroup, position: int, target: Target) -> Iterator[SegmentTemplate]:
+    """Yield the templates with matrix instructions of the only product of two segments.
+
+    It fills a box in shared memory, or reads one.
+    """
+    if len(group.segments) == 2 and not any(_box_templates(group, group.segments[1 - position], target)):
+        yield from _box_templates(group, group.segments[position], target)
+
+
+def fills_box(group: FusedGroup, target: Target) -> bool:
+    """Return whether matrix instructions may fill a box in shared memory, or read one."""
+    return any(any(box_mma_templates(group, position, target)) for position in range(len(group.segments)))
+
+
+def _box_templates(group: FusedGroup, segment: Segment, target: Target) -> Iterator[SegmentTemplate]:
     if len(segment.reductions) != 1 or segment.holds_rows or any(o.extra for o in segment.outputs):
         return
     (reduction,), kinds = segment.reductions, axis_classes(segment)
@@ -52,22 +67,20 @@ def box_mma_templates(group: FusedGroup, segment: Segment, target: Target) -> It
     for name in worthwhile_instructions(reduction, group, target):
         if not reads_shared_matrices(name):
             shared = tuple(o.tensor for o in segment.outputs if o.tensor in group.shared)
-            yield SegmentTemplate(dims, (reduction.reduce,), ((0,),), ((0, 1),), shared=shared, mma=name, rows=rows,
+            staged = stageable_operands(segment, reduction, group.shared)
+            yield SegmentTemplate(dims, (reduction.reduce,), ((0,),), (staged,), shared=shared, mma=name, rows=rows,
                                   columns=columns, boxed=True)  # fmt: skip
-
-
-def fills_box(group: FusedGroup, target: Target) -> bool:
-    """Return whether matrix instructions may fill a box that another segment reads."""
-    first = group.segments[0]
-    read = any(t in group.shared for t in first.tensors_read)
-    return len(group.segments) > 1 and not read and next(box_mma_templates(group, first, target), None) is not None
 
 
 def box_mma_parameters(
     segment: Segment, structure: SegmentTemplate, prefix: str, target: Target, coarse: bool
 ) -> Iterator[ScheduleParameter]:
-    """Yield the parameters of products that fill a box: a thread's tile, whole K blocks, stages."""
+    """Yield the parameters of products that fill or read a box: a thread's tile, whole K blocks, stages.
+
+    The reader of a box in shared memory determines the warps of a segment that fills it.
+    """
     atom, (reduction,) = MMA_INSTRUCTIONS[structure.mma], segment.reductions
+    warps = (1,) if structure.shared else BOX_WARPS
     for d, axes in enumerate(structure.dims):
         names, extent = (f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"), _extent(axes)
         if d == structure.columns:
@@ -75,13 +88,15 @@ def box_mma_parameters(
             run, vectors = runs(atom)[1], BOX_VECTORS if neighbours else BOX_VECTORS[:1]
             most = -(-extent // ACCUMULATOR_THREADS[1])
             fitting = ((n, [v for v in vectors if n % interleaved_instructions(v, run) == 0]) for n in BOX_COLUMNS)
-            values = [(1, n * run, v) for n, fit in fitting if n * run <= most for v in (fit[-1:] if coarse else fit)]
-            yield ScheduleParameter(names, tuple(values) or ((1, run, vectors[0]),))
+            tiles = [(n * run, v) for n, fit in fitting if n * run <= most for v in (fit[-1:] if coarse else fit)]
+            counts = [w * (1 if structure.shared else ACCUMULATOR_THREADS[1]) for w in warps]
+            yield _tiles(names, counts, tiles or [(run, vectors[0])], extent)
         elif d == structure.rows:
             run, rows = runs(atom)[0], [n for n in BOX_ROWS if n == 1 or n * atom.m <= next_power(extent)]
-            yield ScheduleParameter(names, tuple((1, n * run, 1) for n in rows))
+            counts = [w * (1 if structure.shared else ACCUMULATOR_THREADS[0]) for w in warps]
+            yield _tiles(names, counts, [(n * run, 1) for n in rows], extent)
         else:
-            yield ScheduleParameter(names, tuple((1, n, 1) for n in BOX_OTHERS if n <= extent))
+            yield _tiles(names, warps, [(n, 1) for n in BOX_OTHERS], extent)
     extent = _extent(structure.loops[0])
     yield ScheduleParameter.of(f"{prefix}c0", [c for c in powers(atom.k, 64) if c <= max(next_power(extent), atom.k)])
     stages = BOX_STAGES[: 1 if coarse or not target.async_copy else None]
@@ -90,8 +105,17 @@ def box_mma_parameters(
     yield ScheduleParameter.of(f"{prefix}order", (2,))
 
 
+def _tiles(
+    names: tuple[str, ...], counts: Sequence[int], tiles: Sequence[tuple[int, int]], extent: int
+) -> ScheduleParameter:
+    """Return the parameter of a tile dim: threads, and a thread's elements and vector."""
+    every = [(t, e, v) for t in counts for e, v in tiles]
+    fitting = [value for value in every if value[0] * value[1] <= next_power(extent)]
+    return ScheduleParameter(names, tuple(fitting or every[:1]))
+
+
 def check_boxes_filled(sizes: ScheduleSizes) -> Iterator[Finding]:
-    """All threads of a block take part in products that fill a box."""
+    """All threads of a block take part in products that fill or read a box."""
     for part in (p for p in sizes.parts if p.structure.boxed):
         yield np.not_equal(part.threads, sizes.threads), "{} threads of {} multiply", part.threads, sizes.threads
 

@@ -18,20 +18,15 @@ from attrs import evolve, field, frozen
 
 from ...ir import (
     FusedGroup,
-    Reduction,
     Segment,
     Target,
     Var,
     has_dependent_sizes,
-    is_affine,
     is_contraction,
     is_exchange,
     longest_vector,
-    operands,
     owned_axes,
-    reads,
     required_streamed_axis,
-    variables,
 )
 from ..geometry import (
     ScheduleParameter,
@@ -57,6 +52,7 @@ from .box_products import box_mma_templates
 from .mma_templates import mma_templates
 from .register_chains import chain_parameters, chain_templates
 from .schedule_parameters import fit_parameters, launch_parameters, segment_parameters, thin_parameters
+from .staging_parameters import stageable_operands
 
 #: Elements of a row that a thread always has registers for.
 HELD_IN_REGISTERS = 8
@@ -87,21 +83,6 @@ class Space:
         return sum(s.size for s in self.templates)
 
 
-def stageable(segment: Segment, reduction: Reduction, shared: Iterable[str]) -> tuple[int, ...]:
-    """Return the operands of a reduction that may be staged.
-
-    They are indexed directly, and not in shared memory already.
-    """
-    held = set(shared)
-    found = []
-    for position, part in enumerate(operands(reduction, [r.name for r in segment.reductions])):
-        inner = reads(part)
-        direct = all(is_affine(i) or not variables(i) <= set(reduction.reduce) for r in inner for i in r.indices)
-        if direct and not any(r.tensor in held for r in inner):
-            found.append(position)
-    return tuple(found)
-
-
 def _loops(segment: Segment, flat: bool) -> tuple[tuple[tuple[Var, ...], ...], tuple[tuple[int, ...], ...]]:
     """Return the distinct reduce dims and, for each reduction, their positions."""
     loops: list[tuple[Var, ...]] = []
@@ -115,7 +96,7 @@ def _loops(segment: Segment, flat: bool) -> tuple[tuple[tuple[Var, ...], ...], t
 
 def _staging_choices(segment: Segment, shared: Sequence[str], matrix: bool) -> list[tuple[tuple[int, ...], ...]]:
     """Return the sets of staged operands to consider: none, all, and each alone; the same for all reductions."""
-    possible = [stageable(segment, r, shared) for r in segment.reductions]
+    possible = [stageable_operands(segment, r, shared) for r in segment.reductions]
     own = [r.name for r in segment.reductions]
     heavy = [
         p if is_contraction(r, own) or not matrix else () for p, r in zip(possible, segment.reductions, strict=True)
@@ -155,9 +136,9 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
     found = _reduction_templates(group, segment, written, reads_shared, separate, target)
     if position and (axis := required_streamed_axis(group)) is not None:
         found = [with_streamed_input(template, group, axis) for template in found]
-    if written and not reads_shared:
-        return [*found, *box_mma_templates(group, segment, target)]
-    return found if reads_shared else [*found, *mma_templates(group, segment, target)]
+    if written or reads_shared:
+        return [*found, *box_mma_templates(group, position, target)]
+    return [*found, *mma_templates(group, segment, target)]
 
 
 def _privatised_templates(group: FusedGroup, segment: Segment, target: Target) -> list[SegmentTemplate]:
