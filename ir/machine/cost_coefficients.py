@@ -170,6 +170,9 @@ class CostCoefficients:
     chain_late: float = 0.0
     copied_products: float = 1.0
     fragment_products: float = 1.0
+    box_products: float = 1.0
+    box_registers: float = 0.0
+    box_tail: float = 0.0
 
 
 @frozen(cache_hash=True)
