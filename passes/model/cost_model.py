@@ -249,9 +249,9 @@ def _size_penalty(features: Features, costs: CostCoefficients) -> Count:
 def _copied_product_factor(features: Features, costs: CostCoefficients) -> Count:
     """Return the factor of times of products whose factors threads copy."""
     copied = np.greater(features.tensor, 0) & np.equal(features.bulk, 0) & np.equal(features.chained, 0)
-    return np.where(
-        copied, np.where(np.greater(features.fragments, 0), costs.fragment_products, costs.copied_products), 1.0
-    )
+    computed = np.where(np.greater(features.register_staged, 0), costs.computed_factors, 1.0)
+    in_place = costs.copied_products * computed
+    return np.where(copied, np.where(np.greater(features.fragments, 0), costs.fragment_products, in_place), 1.0)
 
 
 def _box_factor(features: Features, waves: Count, costs: CostCoefficients) -> Count:
