@@ -210,9 +210,7 @@ class TileShape:
     indices: tuple[Index, ...]
 
 
-def tile_shape(
-    expr: Expr, dims: Sequence[Sequence[Var]], sizes: Sequence[Count], whole: bool = False
-) -> TileShape:
+def tile_shape(expr: Expr, dims: Sequence[Sequence[Var]], sizes: Sequence[Count], whole: bool = False) -> TileShape:
     """Return the shape of a tile of these sizes.
 
     `sizes` are the elements of each reduced or tile dim. Dims of several axes may take part in a box as a `whole`.

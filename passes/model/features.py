@@ -109,8 +109,8 @@ def count_features(
     persistent = np.where(again, 1, 0)
     in_step = np.where(alone, 0, totals.threads // (WARPGROUP * LANES))
     box_products = np.int64(any(part.structure.boxed for part in geometry))
-    return Features(grid=blocks, bulk=bulk, fragments=fragments, box_products=box_products, chained=chained, persistent=persistent,
-                    in_step=in_step, outer=outer, batches=batches, threads=totals.threads,
+    return Features(grid=blocks, bulk=bulk, fragments=fragments, box_products=box_products, chained=chained,
+                    persistent=persistent, in_step=in_step, outer=outer, batches=batches, threads=totals.threads,
                     shared=shared_bytes(group, geometry, tiles, layouts), registers=least(registers.expected, limit),
                     needed=registers.needed, held=registers.held, limit=limit, tile=_smallest(tiles),
                     stages=_maximum(_buffers_ahead(part, bool(totals.in_registers)) for part in geometry),

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from attrs import evolve
 
-from ....ir import Call, Const, Expr, FusedGroup, Read, dtype_of, reads, rebuild
+from ....ir import Call, Const, Expr, FusedGroup, Read, dtype_of, reads
 
 #: Functions whose results need no more digits than their operands.
 EXACT_FUNCTIONS = ("max", "min", "neg", "abs")
@@ -37,12 +37,7 @@ def _apply_function(group: FusedGroup, tensor: str) -> FusedGroup:
     (function,), (read,) = found, places
     if read.guards or any(dtype_of(each, group.tensors) is not dtype for each in (function, bodies[-1])):
         return group
-    outputs = (
-        evolve(o, body=rebuild(function, lambda node, body=o.body: body if node == read else node))
-        if o.tensor == tensor
-        else o
-        for o in first.outputs
-    )
+    outputs = (evolve(o, body=_replace(function, read, o.body)) if o.tensor == tensor else o for o in first.outputs)
     reductions = (evolve(r, body=_replace(r.body, function, read)) for r in last.reductions)
     segments = evolve(first, outputs=tuple(outputs)), evolve(last, reductions=tuple(reductions))
     return evolve(group, segments=segments)
