@@ -40,16 +40,16 @@ BOX_VECTORS, BOX_STAGES = (2, 4, 8), (1, 2)
 
 
 def box_mma_templates(group: FusedGroup, position: int, target: Target) -> Iterator[SegmentTemplate]:
-    """Yield the templates with matrix instructions of the only product of two segments.
+    """Yield the templates with matrix instructions beside a box.
 
-    It fills a box in shared memory, or reads one.
+    The segment has the only product of two segments. It fills a box in shared memory, or reads one.
     """
     if len(group.segments) == 2 and not any(_box_templates(group, group.segments[1 - position], target)):
         yield from _box_templates(group, group.segments[position], target)
 
 
 def fills_box(group: FusedGroup, target: Target) -> bool:
-    """Return whether matrix instructions may fill a box in shared memory, or read one."""
+    """Return whether matrix instructions may fill or read a box."""
     return any(any(box_mma_templates(group, position, target)) for position in range(len(group.segments)))
 
 
@@ -75,9 +75,9 @@ def _box_templates(group: FusedGroup, segment: Segment, target: Target) -> Itera
 def box_mma_parameters(
     segment: Segment, structure: SegmentTemplate, prefix: str, target: Target, coarse: bool
 ) -> Iterator[ScheduleParameter]:
-    """Yield the parameters of products that fill or read a box: a thread's tile, whole K blocks, stages.
+    """Yield the schedule parameters of products beside a box.
 
-    The reader of a box in shared memory determines the warps of a segment that fills it.
+    They are a thread's tile, whole K blocks, and stages. The reader of a box determines the warps of its writer.
     """
     atom, (reduction,) = MMA_INSTRUCTIONS[structure.mma], segment.reductions
     warps = (1,) if structure.shared else BOX_WARPS
@@ -115,7 +115,7 @@ def _tiles(
 
 
 def check_boxes_filled(sizes: ScheduleSizes) -> Iterator[Finding]:
-    """All threads of a block take part in products that fill or read a box."""
+    """All threads of a block take part in products beside a box."""
     for part in (p for p in sizes.parts if p.structure.boxed):
         yield np.not_equal(part.threads, sizes.threads), "{} threads of {} multiply", part.threads, sizes.threads
 

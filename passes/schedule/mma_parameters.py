@@ -198,8 +198,9 @@ def _longest(vectors: Sequence[int], atoms: int, run: int) -> tuple[int, ...]:
 
 
 def lies_deep(reduction: Reduction, structure: SegmentTemplate, axis: int) -> bool:
-    """Return whether the operand of an instruction's rows (`axis` 0) or columns (1) runs along a reduced axis in
-    memory.
+    """Return whether an operand runs along a reduced axis in memory.
+
+    It is that of an instruction's rows (`axis` 0) or columns (1).
     """
     sides = structure.dims[structure.rows], structure.dims[structure.columns]
     found = mma_operands(reduction, *sides)

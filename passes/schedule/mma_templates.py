@@ -113,8 +113,9 @@ def _structures(
 
 
 def worthwhile_instructions(reduction: Reduction, group: FusedGroup, target: Target) -> Iterator[str]:
-    """Yield the instructions of a target that multiply a reduction, except where a deeper one of the same rows and
-    columns takes no more clocks for the whole depth.
+    """Yield the instructions of a target that multiply a reduction.
+
+    Those are left out where a deeper one of the same rows and columns takes no more clocks for the whole depth.
     """
     depth = prod(v.extent for v in reduction.reduce)
     able = [

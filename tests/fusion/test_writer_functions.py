@@ -1,4 +1,4 @@
-"""Writers of shared tensors apply the functions of their readers, where that changes no digit."""
+"""Writers of shared tensors apply functions of readers that change no digit."""
 
 from __future__ import annotations
 

@@ -20,26 +20,26 @@ from .test_points import _device, check
 
 H200 = find_target("cuda:h200")
 #: A warp or two: PoCL takes seconds for more.
-SMALL = evolve(H200, MAX_thread=64, MAX_shared=16384)
+SMALL_TARGET = evolve(H200, MAX_thread=64, MAX_shared=16384)
 TYPES = {"f16": ("f32", "0.0", "6.0"), "bf16": ("f32", "0.0", "6.0"), "i8": ("i32", "0", "6"), "u8": ("i32", "0", "6")}
-DEPTHWISE = """  segment (m, p, q, d) {
+DEPTHWISE_SEGMENT = """  segment (m, p, q, d) {
     reduce z = sum over (r, s) of SUMS("v"[r, s, d]) * SUMS("u"[m, STEP*p + r - 1, STEP*q + s - 1, d if 0 <= STEP*p +
     r - 1 < 5, 0 <= STEP*q + s - 1 < 5 else 0])
     output "y"[m, p, q, d] = min(max(KIND(z[m, p, q, d]), ZERO:KIND), SIX:KIND)
   }
 """
-EXPANDED = """  segment (n, h, w, e) {
+EXPANDING_SEGMENT = """  segment (n, h, w, e) {
     reduce t = sum over (c) of SUMS("f"[e, c]) * SUMS("x"[n, h, w, c])
     output "u"[n, h, w, e] = min(max(KIND(t[n, h, w, e]), ZERO:KIND), SIX:KIND)
   }
 """
-WINDOWS = """  segment (n, h, w, e) {
+WINDOW_SEGMENT = """  segment (n, h, w, e) {
     reduce t = sum over (i, j, k) of SUMS("g"[i, j, k, e]) * SUMS("a"[n, i, 2*h + j - 1, 2*w + k - 1 if 0 <= 2*h + j - 1
     < 10, 0 <= 2*w + k - 1 < 10 else 0])
     output "u"[n, h, w, e] = min(max(KIND(t[n, h, w, e]), ZERO:KIND), SIX:KIND)
   }
 """
-PROJECTED = """  segment (l, y, x, o) {
+PROJECTING_SEGMENT = """  segment (l, y, x, o) {
     reduce b = sum over (c) of SUMS("k"[o, c]) * SUMS("y"[l, y, x, c])
     output "w"[l, y, x, o] = KIND(b[l, y, x, o])
   }
@@ -53,8 +53,7 @@ group {
   tensor z: SUMS[1, OUT, OUT, 24]
   tensor "y": KIND[1, OUT, OUT, 24]
 """
-#: Further tensors and segments of a group: a product before a depthwise contraction, windows before it, or a product
-#: behind it.
+#: Further tensors and segments of a group: a product or windows before a depthwise contraction, or a product after it.
 PARTS = {
     "expanded": (
         """  tensor t: SUMS[1, 5, 5, 24]
@@ -64,7 +63,7 @@ PARTS = {
   outputs "y"
   shared "u"
 """,
-        EXPANDED + DEPTHWISE,
+        EXPANDING_SEGMENT + DEPTHWISE_SEGMENT,
     ),
     "windows": (
         """  tensor t: SUMS[1, 5, 5, 24]
@@ -74,7 +73,7 @@ PARTS = {
   outputs "y"
   shared "u"
 """,
-        WINDOWS + DEPTHWISE,
+        WINDOW_SEGMENT + DEPTHWISE_SEGMENT,
     ),
     "projected": (
         """  tensor b: SUMS[1, OUT, OUT, 8]
@@ -84,13 +83,13 @@ PARTS = {
   outputs "w"
   shared "y"
 """,
-        DEPTHWISE + PROJECTED,
+        DEPTHWISE_SEGMENT + PROJECTING_SEGMENT,
     ),
 }
 
 
 def group(kind: str, form: str, step: int = 1) -> FusedGroup:
-    """Return the group of a form; its depthwise contraction moves by `step` pixels."""
+    """Return a group whose depthwise contraction moves by `step` pixels."""
     (tensors, segments), (sums, zero, six) = PARTS[form], TYPES[kind]
     text = GROUP + tensors + (segments if sums == "i32" else re.sub(r"SUMS\(([^)]*)\)", r"\1", segments)) + "}\n"
     words = {"KIND": kind, "SUMS": sums, "ZERO": zero, "SIX": six, "STEP": str(step), "OUT": str((4 + step) // step)}
@@ -103,14 +102,14 @@ def group(kind: str, form: str, step: int = 1) -> FusedGroup:
 
 def points(made: FusedGroup, count: int) -> list[Schedule]:
     """Return random legal points with matrix instructions."""
-    space, random, found = make_space(made, SMALL), np.random.default_rng(1), list[Schedule]()
+    space, random, found = make_space(made, SMALL_TARGET), np.random.default_rng(1), list[Schedule]()
     starts = np.cumsum([0, *(t.size for t in space.templates)])
     boxed = [n for n, t in enumerate(space.templates) if any(s.boxed for s in t.segments)]
     assert boxed
     for _ in range(3000):
         number = int(random.choice(boxed))
         schedule = to_schedule(space, int(starts[number] + random.integers(space.templates[number].size)))
-        if not check_schedule(made, schedule, SMALL):
+        if not check_schedule(made, schedule, SMALL_TARGET):
             found.append(schedule)
         if len(found) == count:
             return found
@@ -123,5 +122,5 @@ def points(made: FusedGroup, count: int) -> list[Schedule]:
 def test_products_beside_boxes_are_right(kind: str, form: str, step: int) -> None:
     made = group(kind, form, step)
     for schedule in points(made, 1):
-        assert check_barriers(lower(made, schedule, {}, SMALL)) == ()
-        check(_device("opencl"), SMALL, made, schedule)
+        assert check_barriers(lower(made, schedule, {}, SMALL_TARGET)) == ()
+        check(_device("opencl"), SMALL_TARGET, made, schedule)

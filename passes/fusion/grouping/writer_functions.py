@@ -19,7 +19,7 @@ EXACT_FUNCTIONS = ("max", "min", "neg", "abs")
 
 
 def apply_by_writer(group: FusedGroup) -> FusedGroup:
-    """Return a group of two segments whose first one applies the functions of shared tensors."""
+    """Return a group whose first segment applies functions of shared tensors."""
     if len(group.segments) != 2:
         return group
     for tensor in (t for t in group.shared if t not in group.outputs):
