@@ -6,7 +6,6 @@ Similar groups are compared by the candidates that were best for the first of th
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from itertools import product as cartesian
 from math import inf
 from typing import Any, TypeAlias
 
@@ -34,6 +33,7 @@ from ..schedule import (
     candidate_of,
     chain_templates,
     columns_of,
+    combine_templates,
     evaluate,
     fills_box,
     first_points,
@@ -113,7 +113,7 @@ class AnalyticCost:
         if chains := only_chains(group, self.target):
             return [*chains]
         segments = [segment_templates(group, k, self.target) for k in range(len(group.segments))]
-        plain = cartesian(*(segments if self._is_searched(group) else map(_staging_templates, segments)))
+        plain = combine_templates(segments if self._is_searched(group) else [*map(_staging_templates, segments)])
         return [*plain, *chain_templates(group, self.target)]
 
     def _lead(

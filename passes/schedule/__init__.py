@@ -29,4 +29,4 @@ from .selection import (
     score,
     to_schedule,
 )
-from .space import Space, make_space, only_chains, segment_templates
+from .space import Space, combine_templates, make_space, only_chains, segment_templates

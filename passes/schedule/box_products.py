@@ -9,12 +9,12 @@ innermost one has the rows of matrix instructions; a warp multiplies several row
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
 import numpy as np
 
-from ...ir import ACCUMULATOR_THREADS, MMA_INSTRUCTIONS, FusedGroup, Segment, Target, Var
+from ...ir import ACCUMULATOR_THREADS, MMA_INSTRUCTIONS, FusedGroup, Segment, Target, Var, reads, variables
 from ..geometry import (
     ScheduleParameter,
     SegmentTemplate,
@@ -35,6 +35,13 @@ from .staging_parameters import cache_parameter, stageable_operands
 BOX_ROWS, BOX_COLUMNS, BOX_OTHERS = (1, 2), (1, 2, 3, 4, 6, 8, 9, 12), (1, 2, 3, 4)
 #: Warps along each dim.
 BOX_WARPS = (1, 2, 4, 7, 8)
+#: Least bytes that a thread moves.
+WORD_BYTES = 4
+#: Most threads of a block: others compute while its segments wait for each other. Of 141 schedules those with more
+#: took up to twice their estimate.
+MAX_BOX_THREADS = 256
+#: Most results of a block along an axis that windows slide along.
+MAX_WINDOW_TILE = 28
 #: Neighbours of a lane along the columns, and stages of the factors.
 BOX_VECTORS, BOX_STAGES = (2, 4, 8), (1, 2)
 
@@ -96,7 +103,8 @@ def box_mma_parameters(
             counts = [w * (1 if structure.shared else ACCUMULATOR_THREADS[0]) for w in warps]
             yield _tiles(names, counts, [(n * run, 1) for n in rows], extent)
         else:
-            yield _tiles(names, warps, [(n, 1) for n in BOX_OTHERS], extent)
+            others = BOX_OTHERS if d == structure.rows - 1 else BOX_OTHERS[:1]
+            yield _tiles(names, warps if len(others) > 1 else warps[:1], [(n, 1) for n in others], extent)
     extent = _extent(structure.loops[0])
     yield ScheduleParameter.of(f"{prefix}c0", [c for c in powers(atom.k, 64) if c <= max(next_power(extent), atom.k)])
     stages = BOX_STAGES[: 1 if coarse or not target.async_copy else None]
@@ -114,10 +122,43 @@ def _tiles(
     return ScheduleParameter(names, tuple(fitting or every[:1]))
 
 
+def window_parameters(
+    group: FusedGroup, segment: Segment, structure: SegmentTemplate, found: Iterable[ScheduleParameter]
+) -> Iterator[ScheduleParameter]:
+    """Yield the parameters of windows beside a product.
+
+    A thread sums whole windows of neighbours of one image, and moves words of the innermost elements. Tiles of results
+    divide the axes that windows slide along.
+    """
+    sliding = {v for r in segment.reductions for read in reads(r.body) for i in read.indices
+               if len(used := variables(i)) > 1 for v in used}  # fmt: skip
+    least = max(1, WORD_BYTES // min(group.tensors[t].dtype.size for t in segment.tensors_read))
+    for knob in found:
+        values = knob.values
+        if len(knob.names) == 3:
+            dim = structure.dims[int(knob.names[0].partition(".")[2][1:])]
+            extent, inner = _extent(dim), dim == structure.dims[-1]
+            if inner or not sliding.isdisjoint(dim):
+                most = extent if inner else MAX_WINDOW_TILE
+                tiles = [v for v in values if v[1] == v[2] and v[0] * v[1] <= most]
+                values = tuple(v for v in tiles if structure.shared or extent % (v[0] * v[1]) == 0)
+                values = tuple(v for v in values if v[2] >= least or not inner)
+            else:
+                values = tuple(v for v in values if v == (1, 1, 1))
+        elif knob.names[0].partition(".")[2][0] == "c":
+            values = values[-1:]
+        yield ScheduleParameter(knob.names, values or knob.values)
+
+
 def check_boxes_filled(sizes: ScheduleSizes) -> Iterator[Finding]:
     """All threads of a block take part in products beside a box."""
     for part in (p for p in sizes.parts if p.structure.boxed):
         yield np.not_equal(part.threads, sizes.threads), "{} threads of {} multiply", part.threads, sizes.threads
+        wide = np.greater(part.threads, MAX_BOX_THREADS)
+        yield wide, "{} threads beside a box, where several blocks hide barriers", part.threads
+        for other in sizes.parts:
+            few = np.less(2 * other.threads, sizes.threads)
+            yield few, "{} threads of {} sum windows", other.threads, sizes.threads
 
 
 def _extent(axes: Sequence[Var]) -> int:

@@ -148,6 +148,8 @@ def launch_parameters(
     They are the raster of the grid, and the resident blocks.
     """
     last = structures[-1]
+    if any(s.boxed for s in structures):
+        return ScheduleParameter.of("raster", (1,)), ScheduleParameter.of("min_blocks", (0,))
     if not target.lockstep or not any((s.patch or s.mma) and s.stages_any for s in structures):
         return ()
     raster = (1,) if coarse or len(last.dims) < 2 else (1, 4, 8, 16)

@@ -8,7 +8,7 @@ of the group; operations are not distinguished.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from itertools import product as cartesian
 from math import prod
@@ -48,7 +48,7 @@ from ..geometry import (
     with_streamed_input,
 )
 from ..model import group_work
-from .box_products import box_mma_templates
+from .box_products import box_mma_templates, window_parameters
 from .mma_templates import mma_templates
 from .register_chains import chain_parameters, chain_templates
 from .schedule_parameters import fit_parameters, launch_parameters, segment_parameters, thin_parameters
@@ -237,8 +237,8 @@ def make_space(
     if combinations is None:
         combinations = only_chains(group, target)
         if not combinations:
-            segments = (segment_templates(group, k, target) for k in range(len(group.segments)))
-            combinations = (*cartesian(*segments), *chain_templates(group, target))
+            segments = [segment_templates(group, k, target) for k in range(len(group.segments))]
+            combinations = (*combine_templates(segments), *chain_templates(group, target))
     for combination in combinations:
         parameters = (
             *(
@@ -247,7 +247,7 @@ def make_space(
                 else (
                     p
                     for s, each in enumerate(combination)
-                    for p in _parameters_of(group, s, each, target, coarse, widest)
+                    for p in _parameters_of(group, s, each, target, coarse, widest, any(t.boxed for t in combination))
                 )
             ),
             *launch_parameters(combination, target, coarse),
@@ -256,11 +256,33 @@ def make_space(
     return Space(group, target, tuple(found))
 
 
+def combine_templates(segments: Sequence[Sequence[SegmentTemplate]]) -> Iterator[tuple[SegmentTemplate, ...]]:
+    """Yield the combinations of segments' templates.
+
+    Beside a product with a box, another segment stages nothing: it takes shared memory and another barrier.
+    """
+    for combination in cartesian(*segments):
+        boxed = any(template.boxed for template in combination)
+        if not boxed or not any(t.stages_any for t in combination if not t.boxed):
+            yield combination
+
+
 def _parameters_of(
-    group: FusedGroup, position: int, template: SegmentTemplate, target: Target, coarse: bool, widest: int
+    group: FusedGroup,
+    position: int,
+    template: SegmentTemplate,
+    target: Target,
+    coarse: bool,
+    widest: int,
+    boxed: bool,
 ) -> Iterable[ScheduleParameter]:
-    """Return the parameters of a segment, fewer for one of many in a thinned space."""
-    found = segment_parameters(group.segments[position], template, f"s{position}.", target, coarse, widest)
+    """Return the parameters of a segment, fewer for one of many in a thinned space, and beside a `boxed` product."""
+    windows = boxed and not template.boxed
+    found = segment_parameters(
+        group.segments[position], template, f"s{position}.", target, coarse and not windows, widest
+    )
+    if windows:
+        return window_parameters(group, group.segments[position], template, found)
     if not has_dependent_sizes(group):
         return found
     found = fit_parameters(group.segments[position], template, found)
