@@ -67,7 +67,9 @@ class CostCoefficients:
     Relative losses: `long` of each doubling of a body beyond `cached_body` operations, `crowded` of threads with
     more than `roomy_sums` sums, `deep` of each doubling of the stages beyond four, `past_l1` of copies past L1
     where one wave of blocks is the whole grid. Products whose factors threads copy take `copied_products` times as
-    long, where warps load fragments of them `fragment_products` times.
+    long, where warps load fragments of them `fragment_products` times; where warpgroups multiply factors that
+    threads compute, `computed_factors` times more. Products beside a box take `box_products` times as long, more by
+    `box_registers` for each register of a thread and by `box_tail` for one wave of blocks.
 
     Products of bulk copies: weights `bulk_tensor`, `bulk_l2` and `bulk_dram` of clocks of tensor cores and of
     traffic, `bulk_dram_power` in which DRAM and all else add up, `bulk_neighbour` the share of a tile that
@@ -171,6 +173,10 @@ class CostCoefficients:
     chain_late: float = 0.0
     copied_products: float = 1.0
     fragment_products: float = 1.0
+    computed_factors: float = 1.0
+    box_products: float = 1.0
+    box_registers: float = 0.0
+    box_tail: float = 0.0
 
 
 @frozen(cache_hash=True)

@@ -6,7 +6,6 @@ Similar groups are compared by the candidates that were best for the first of th
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from itertools import product as cartesian
 from math import inf
 from typing import Any, TypeAlias
 
@@ -14,15 +13,17 @@ import numpy as np
 from attrs import evolve, field, frozen
 
 from ...ir import (
+    MMA_INSTRUCTIONS,
     FusedGroup,
     PassError,
     Segment,
     Target,
     expr_variables,
     has_dependent_sizes,
+    is_contraction,
     operands,
 )
-from ..geometry import ScheduleParameter, ScheduleTemplate, SegmentTemplate
+from ..geometry import ScheduleParameter, ScheduleTemplate, SegmentTemplate, is_matrix_like
 from ..model import estimate_time, features_of, lower_bound
 from ..schedule import (
     Batch,
@@ -33,7 +34,9 @@ from ..schedule import (
     chain_templates,
     choose,
     columns_of,
+    combine_templates,
     evaluate,
+    fills_box,
     first_points,
     make_space,
     only_chains,
@@ -83,7 +86,7 @@ class AnalyticCost:
 
     def cost(self, group: FusedGroup) -> float:
         """Return the modelled time with its launch; infinity without a legal sample."""
-        combinations, dependent = self._combinations(group), has_dependent_sizes(group)
+        combinations, dependent = self._combinations(group), self._is_searched(group)
         key = _similarity(group, combinations)
         best, *_ = self._lead(group, combinations, self.leaders.get(key, ()))
         if best < inf:
@@ -124,19 +127,23 @@ class AnalyticCost:
 
         A search finds the best points of a space of dependent sizes in one group and misses them in another.
         """
-        if not has_dependent_sizes(group):
+        if not self._is_searched(group):
             return candidate
         combinations = self._combinations(group)
         leaders = self.leaders.get(_similarity(group, combinations), ())
         best, space, places = self._lead(group, combinations, leaders)
         return candidate_of(space, Point(best, 0, places)) if best < candidate.score else candidate
 
+    def _is_searched(self, group: FusedGroup) -> bool:
+        """Return whether a sample would represent the space of a group badly."""
+        return has_dependent_sizes(group) or fills_box(group, self.target) or _sums_windows(group, self.target)
+
     def _combinations(self, group: FusedGroup) -> list[_Combination]:
         """Return the schedule templates that are compared."""
         if chains := only_chains(group, self.target):
             return [*chains]
         segments = [segment_templates(group, k, self.target) for k in range(len(group.segments))]
-        plain = cartesian(*(segments if has_dependent_sizes(group) else map(_staging_templates, segments)))
+        plain = combine_templates(segments if self._is_searched(group) else [*map(_staging_templates, segments)])
         return [*plain, *chain_templates(group, self.target)]
 
     def _lead(
@@ -147,7 +154,7 @@ class AnalyticCost:
         for leader in leaders:
             own = Space(group, self.target, (ScheduleTemplate(combinations[leader.position], leader.knobs),))
             batch = evaluate(own, own.templates[0], columns_of(own.templates[0], leader.places), 0)
-            seconds = score(batch, own) if has_dependent_sizes(group) else _seconds(batch, own)
+            seconds = score(batch, own) if self._is_searched(group) else _seconds(batch, own)
             if (found := float(seconds.min())) < best:
                 best, space, places = found, own, tuple(leader.places[int(seconds.argmin())].tolist())
         return best, space, places
@@ -179,6 +186,19 @@ class AnalyticCost:
         found.sort(key=lambda pair: pair[0])
         leaders = tuple(leader for _, leader in found[:MAX_LEADING_STRUCTURES])
         return found[0][0] if found else inf, leaders
+
+
+def _sums_windows(group: FusedGroup, target: Target) -> bool:
+    """Return whether a group is a depthwise contraction of factors that matrix instructions might compute before it."""
+    (segment, *others) = group.segments
+    own = [r.name for r in segment.reductions]
+    held = {MMA_INSTRUCTIONS[name].held for name, _ in target.atoms}
+    return (
+        not others
+        and any(is_contraction(r, own) for r in segment.reductions)
+        and not is_matrix_like(segment)
+        and any(group.tensors[t].dtype in held for t in segment.tensors_read)
+    )
 
 
 def _similarity(group: FusedGroup, combinations: Sequence[_Combination]) -> tuple[Any, ...]:

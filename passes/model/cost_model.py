@@ -74,7 +74,7 @@ def estimate_time(features: Features, found: Bound, target: Target, conflicts: C
         exposed = np.where(np.greater(features.bulk, 0), 0.0, exposed)
     joined = waves * features.joined * costs.joined / target.clock
     total = blocks * costs.block / target.clock + busy + exposed + barriers + joined + costs.fixed * target.dram_latency
-    total = total * _copied_product_factor(features, costs)
+    total = total * _copied_product_factor(features, costs) * _box_factor(features, waves, costs)
     time = target.launch_time + total * (_size_penalty(features, costs) + _past_l1_penalty(features, target))
     # Small kernels are estimated below their bound, and would not differ.
     return np.maximum(time, found.time) + ORDER_WEIGHT * time
@@ -249,9 +249,17 @@ def _size_penalty(features: Features, costs: CostCoefficients) -> Count:
 def _copied_product_factor(features: Features, costs: CostCoefficients) -> Count:
     """Return the factor of times of products whose factors threads copy."""
     copied = np.greater(features.tensor, 0) & np.equal(features.bulk, 0) & np.equal(features.chained, 0)
-    return np.where(
-        copied, np.where(np.greater(features.fragments, 0), costs.fragment_products, costs.copied_products), 1.0
-    )
+    computed = np.where(np.greater(features.register_staged, 0), costs.computed_factors, 1.0)
+    in_place = costs.copied_products * computed
+    return np.where(copied, np.where(np.greater(features.fragments, 0), costs.fragment_products, in_place), 1.0)
+
+
+def _box_factor(features: Features, waves: Count, costs: CostCoefficients) -> Count:
+    """Return the factor of times of products beside a box: a block's segments wait for each other, which few other
+    blocks hide where threads need many registers.
+    """
+    factor = costs.box_products * (1.0 + costs.box_registers * features.needed) * (1.0 + costs.box_tail / waves)
+    return np.where(np.greater(features.box_products, 0), factor, 1.0)
 
 
 def _past_l1_penalty(features: Features, target: Target) -> Count:

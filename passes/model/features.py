@@ -108,8 +108,9 @@ def count_features(
     again = np.equal(products[-1].loop.tma, PERSISTENT) if products and totals.in_registers else False
     persistent = np.where(again, 1, 0)
     in_step = np.where(alone, 0, totals.threads // (WARPGROUP * LANES))
-    return Features(grid=blocks, bulk=bulk, fragments=fragments, chained=chained, persistent=persistent,
-                    in_step=in_step, outer=outer, batches=batches, threads=totals.threads,
+    box_products = np.int64(any(part.structure.boxed for part in geometry))
+    return Features(grid=blocks, bulk=bulk, fragments=fragments, box_products=box_products, chained=chained,
+                    persistent=persistent, in_step=in_step, outer=outer, batches=batches, threads=totals.threads,
                     shared=shared_bytes(group, geometry, tiles, layouts), registers=least(registers.expected, limit),
                     needed=registers.needed, held=registers.held, limit=limit, tile=_smallest(tiles),
                     stages=_maximum(_buffers_ahead(part, bool(totals.in_registers)) for part in geometry),

@@ -96,7 +96,7 @@ def _structures(
     if not _are_matrix_sides(dims, rows, columns, kinds) or operands is None:
         return
     stored = tuple(dtype_of(factor, group.tensors) for factor in operands)
-    for name in _worthwhile(reduction, group, target):
+    for name in worthwhile_instructions(reduction, group, target):
         if MMA_INSTRUCTIONS[name].other is not None and stored != MMA_INSTRUCTIONS[name].operand_dtypes:
             continue
         found = SegmentTemplate(dims, (reduction.reduce,), ((0,),), ((0, 1),), mma=name, rows=rows, columns=columns)
@@ -112,9 +112,10 @@ def _structures(
         yield evolve(found, bulk=bulk)
 
 
-def _worthwhile(reduction: Reduction, group: FusedGroup, target: Target) -> Iterator[str]:
-    """Yield the instructions of a target that multiply a reduction, except where a deeper one of the same rows and
-    columns takes no more clocks for the whole depth.
+def worthwhile_instructions(reduction: Reduction, group: FusedGroup, target: Target) -> Iterator[str]:
+    """Yield the instructions of a target that multiply a reduction.
+
+    Those are left out where a deeper one of the same rows and columns takes no more clocks for the whole depth.
     """
     depth = prod(v.extent for v in reduction.reduce)
     able = [

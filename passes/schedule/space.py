@@ -8,7 +8,7 @@ of the group; operations are not distinguished.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from itertools import product as cartesian
 from math import prod
@@ -18,20 +18,15 @@ from attrs import evolve, field, frozen
 
 from ...ir import (
     FusedGroup,
-    Reduction,
     Segment,
     Target,
     Var,
     has_dependent_sizes,
-    is_affine,
     is_contraction,
     is_exchange,
     longest_vector,
-    operands,
     owned_axes,
-    reads,
     required_streamed_axis,
-    variables,
 )
 from ..geometry import (
     ScheduleParameter,
@@ -53,9 +48,11 @@ from ..geometry import (
     with_streamed_input,
 )
 from ..model import group_work
+from .box_products import box_mma_templates, window_parameters
 from .mma_templates import mma_templates
 from .register_chains import chain_parameters, chain_templates
 from .schedule_parameters import fit_parameters, launch_parameters, segment_parameters, thin_parameters
+from .staging_parameters import stageable_operands
 
 #: Elements of a row that a thread always has registers for.
 HELD_IN_REGISTERS = 8
@@ -86,21 +83,6 @@ class Space:
         return sum(s.size for s in self.templates)
 
 
-def stageable(segment: Segment, reduction: Reduction, shared: Iterable[str]) -> tuple[int, ...]:
-    """Return the operands of a reduction that may be staged.
-
-    They are indexed directly, and not in shared memory already.
-    """
-    held = set(shared)
-    found = []
-    for position, part in enumerate(operands(reduction, [r.name for r in segment.reductions])):
-        inner = reads(part)
-        direct = all(is_affine(i) or not variables(i) <= set(reduction.reduce) for r in inner for i in r.indices)
-        if direct and not any(r.tensor in held for r in inner):
-            found.append(position)
-    return tuple(found)
-
-
 def _loops(segment: Segment, flat: bool) -> tuple[tuple[tuple[Var, ...], ...], tuple[tuple[int, ...], ...]]:
     """Return the distinct reduce dims and, for each reduction, their positions."""
     loops: list[tuple[Var, ...]] = []
@@ -114,7 +96,7 @@ def _loops(segment: Segment, flat: bool) -> tuple[tuple[tuple[Var, ...], ...], t
 
 def _staging_choices(segment: Segment, shared: Sequence[str], matrix: bool) -> list[tuple[tuple[int, ...], ...]]:
     """Return the sets of staged operands to consider: none, all, and each alone; the same for all reductions."""
-    possible = [stageable(segment, r, shared) for r in segment.reductions]
+    possible = [stageable_operands(segment, r, shared) for r in segment.reductions]
     own = [r.name for r in segment.reductions]
     heavy = [
         p if is_contraction(r, own) or not matrix else () for p, r in zip(possible, segment.reductions, strict=True)
@@ -154,7 +136,9 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
     found = _reduction_templates(group, segment, written, reads_shared, separate, target)
     if position and (axis := required_streamed_axis(group)) is not None:
         found = [with_streamed_input(template, group, axis) for template in found]
-    return found if written or reads_shared else [*found, *mma_templates(group, segment, target)]
+    if written or reads_shared:
+        return [*found, *box_mma_templates(group, position, target)]
+    return [*found, *mma_templates(group, segment, target)]
 
 
 def _privatised_templates(group: FusedGroup, segment: Segment, target: Target) -> list[SegmentTemplate]:
@@ -253,8 +237,8 @@ def make_space(
     if combinations is None:
         combinations = only_chains(group, target)
         if not combinations:
-            segments = (segment_templates(group, k, target) for k in range(len(group.segments)))
-            combinations = (*cartesian(*segments), *chain_templates(group, target))
+            segments = [segment_templates(group, k, target) for k in range(len(group.segments))]
+            combinations = (*combine_templates(segments), *chain_templates(group, target))
     for combination in combinations:
         parameters = (
             *(
@@ -263,7 +247,7 @@ def make_space(
                 else (
                     p
                     for s, each in enumerate(combination)
-                    for p in _parameters_of(group, s, each, target, coarse, widest)
+                    for p in _parameters_of(group, s, each, target, coarse, widest, any(t.boxed for t in combination))
                 )
             ),
             *launch_parameters(combination, target, coarse),
@@ -272,11 +256,33 @@ def make_space(
     return Space(group, target, tuple(found))
 
 
+def combine_templates(segments: Sequence[Sequence[SegmentTemplate]]) -> Iterator[tuple[SegmentTemplate, ...]]:
+    """Yield the combinations of segments' templates.
+
+    Beside a product with a box, another segment stages nothing: it takes shared memory and another barrier.
+    """
+    for combination in cartesian(*segments):
+        boxed = any(template.boxed for template in combination)
+        if not boxed or not any(t.stages_any for t in combination if not t.boxed):
+            yield combination
+
+
 def _parameters_of(
-    group: FusedGroup, position: int, template: SegmentTemplate, target: Target, coarse: bool, widest: int
+    group: FusedGroup,
+    position: int,
+    template: SegmentTemplate,
+    target: Target,
+    coarse: bool,
+    widest: int,
+    boxed: bool,
 ) -> Iterable[ScheduleParameter]:
-    """Return the parameters of a segment, fewer for one of many in a thinned space."""
-    found = segment_parameters(group.segments[position], template, f"s{position}.", target, coarse, widest)
+    """Return the parameters of a segment, fewer for one of many in a thinned space, and beside a `boxed` product."""
+    windows = boxed and not template.boxed
+    found = segment_parameters(
+        group.segments[position], template, f"s{position}.", target, coarse and not windows, widest
+    )
+    if windows:
+        return window_parameters(group, group.segments[position], template, found)
     if not has_dependent_sizes(group):
         return found
     found = fit_parameters(group.segments[position], template, found)
