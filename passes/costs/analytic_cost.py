@@ -13,17 +13,15 @@ import numpy as np
 from attrs import evolve, field, frozen
 
 from ...ir import (
-    MMA_INSTRUCTIONS,
     FusedGroup,
     PassError,
     Segment,
     Target,
     expr_variables,
     has_dependent_sizes,
-    is_contraction,
     operands,
 )
-from ..geometry import ScheduleParameter, ScheduleTemplate, SegmentTemplate, is_matrix_like
+from ..geometry import ScheduleParameter, ScheduleTemplate, SegmentTemplate
 from ..model import estimate_time, features_of, lower_bound
 from ..schedule import (
     Batch,
@@ -44,6 +42,7 @@ from ..schedule import (
     sample_batches,
     score,
     segment_templates,
+    sums_windows,
 )
 from .shared_launches import shared_launch_seconds
 
@@ -136,7 +135,7 @@ class AnalyticCost:
 
     def _is_searched(self, group: FusedGroup) -> bool:
         """Return whether a sample would represent the space of a group badly."""
-        return has_dependent_sizes(group) or fills_box(group, self.target) or _sums_windows(group, self.target)
+        return has_dependent_sizes(group) or fills_box(group, self.target) or sums_windows(group, self.target)
 
     def _combinations(self, group: FusedGroup) -> list[_Combination]:
         """Return the schedule templates that are compared."""
@@ -186,19 +185,6 @@ class AnalyticCost:
         found.sort(key=lambda pair: pair[0])
         leaders = tuple(leader for _, leader in found[:MAX_LEADING_STRUCTURES])
         return found[0][0] if found else inf, leaders
-
-
-def _sums_windows(group: FusedGroup, target: Target) -> bool:
-    """Return whether a group is a depthwise contraction of factors that matrix instructions might compute before it."""
-    (segment, *others) = group.segments
-    own = [r.name for r in segment.reductions]
-    held = {MMA_INSTRUCTIONS[name].held for name, _ in target.atoms}
-    return (
-        not others
-        and any(is_contraction(r, own) for r in segment.reductions)
-        and not is_matrix_like(segment)
-        and any(group.tensors[t].dtype in held for t in segment.tensors_read)
-    )
 
 
 def _similarity(group: FusedGroup, combinations: Sequence[_Combination]) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Modules of PyTorch's distributed wrappers: two processes, collectives in PyTorch, losses of eager."""
+"""PyTorch's distributed wrappers in two processes: losses of eager."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROCESSES, STEPS = 2, 2
 
 
 class Block(nn.Module):
-    """A residual pair of dense layers; bucket sizes of DDP divide a network of some."""
+    """A residual pair of dense layers, larger than a bucket of DDP."""
 
     def __init__(self, width: int = 96, inner: int = 1600) -> None:
         super().__init__()
@@ -46,12 +46,12 @@ class Net(nn.Module):
 
 
 def data_parallel(net: Any, mesh: Any, compile_module: Callable[[Any], Any]) -> Any:
-    """Gradients are averaged by buckets of 1 MB or more, at which PyTorch divides the captured graph."""
+    """Average gradients by buckets, at which PyTorch divides the captured graph."""
     return compile_module(nn.parallel.DistributedDataParallel(net, bucket_cap_mb=1.1))
 
 
-def sharded(net: Any, mesh: Any, compile_module: Callable[[Any], Any]) -> Any:
-    """FSDP2: hooks gather the parameters of each block before it runs."""
+def parameter_shards(net: Any, mesh: Any, compile_module: Callable[[Any], Any]) -> Any:
+    """Gather the parameters of each block before it runs (FSDP2)."""
     from torch.distributed.fsdp import fully_shard
 
     for number, block in enumerate(net.blocks):
@@ -60,7 +60,7 @@ def sharded(net: Any, mesh: Any, compile_module: Callable[[Any], Any]) -> Any:
 
 
 def tensor_parallel(net: Any, mesh: Any, compile_module: Callable[[Any], Any]) -> Any:
-    """Layers are divided by columns, then rows; sums over processes are calls of the captured graph."""
+    """Divide layers by columns, then rows; captured graphs call collectives."""
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     ways = {"up": ColwiseParallel(), "down": RowwiseParallel()}
@@ -69,11 +69,11 @@ def tensor_parallel(net: Any, mesh: Any, compile_module: Callable[[Any], Any]) -
     return compile_module(net)
 
 
-WAYS = {"data": data_parallel, "shards": sharded, "tensors": tensor_parallel}
+WAYS = {"data": data_parallel, "shards": parameter_shards, "tensors": tensor_parallel}
 
 
 def losses(way: str, rank: int, mesh: Any, compile_module: Callable[[Any], Any]) -> list[float]:
-    """Return the losses of some steps; processes have other data, but those that share an activation."""
+    """Return the losses of some steps; tensor parallel processes share their data."""
     torch.manual_seed(0)
     net = WAYS[way](Net(), mesh, compile_module)
     optimiser, found = torch.optim.SGD(net.parameters(), lr=0.1), []
@@ -89,7 +89,7 @@ def losses(way: str, rank: int, mesh: Any, compile_module: Callable[[Any], Any])
 
 
 def train(rank: int, way: str, port: int, folder: str) -> None:
-    """Train eager and compiled; write the number of captured modules, and the difference of losses."""
+    """Train eager and compiled; write the captured modules and the largest difference."""
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", rank=rank, world_size=PROCESSES)
