@@ -83,7 +83,7 @@ def print_atomic_update(
     names: KernelNames,
     out: Writer,
 ) -> None:
-    """Print the atomic operations that combine values with memory, or their stores at places from data.
+    """Print atomic operations, or stores at places from data.
 
     Those of a box first compute all their addresses, -1 for none, then run one after another; those of equal addresses
     (`places`, by their text) share them. A value that is selected instead of the identity is looked up and sent only
