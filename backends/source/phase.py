@@ -46,6 +46,7 @@ from ...ir import (
     variables,
     vector_axes,
 )
+from .atomics import arrives
 from .index_ctext import guard_text
 from .nodes import NodePrinter
 from .scope import KernelNames, Writer
@@ -81,7 +82,7 @@ class PhasePrinter:
 
     @arriving.default
     def _arriving(self) -> bool:
-        return all(isinstance(root, Store) and root.arrives for root in self.phase.roots)
+        return all(isinstance(root, Store) and arrives(root) for root in self.phase.roots)
 
     @printer.default
     def _printer(self) -> NodePrinter:

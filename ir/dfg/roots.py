@@ -6,7 +6,7 @@ from typing import TypeAlias, Union
 
 from attrs import frozen
 
-from ..affine import Guard, Index, Var, indirects
+from ..affine import Guard, Index, Var
 from ..types import DType
 from .values import Value
 
@@ -29,11 +29,6 @@ class Store:
     into: str | None = None
     axis: Var | None = None
     when: tuple[Value, ...] = ()
-
-    @property
-    def arrives(self) -> bool:
-        """Return whether it combines a value in memory, or has its place from data."""
-        return self.into is not None or (not self.when and bool(indirects(self.address)))
 
 
 @frozen(cache_hash=True)
