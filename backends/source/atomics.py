@@ -76,7 +76,7 @@ def _exchange(into: str, dtype: DType, pointer: str, dialect: Dialect) -> Iterat
 
 
 def arrives(store: Store) -> bool:
-    """Return whether a store combines values in memory, or has its places from data."""
+    """Return whether a store combines values or has its places from data."""
     return store.into is not None or (not store.when and bool(indirects(store.address)))
 
 
