@@ -75,6 +75,11 @@ def _exchange(into: str, dtype: DType, pointer: str, dialect: Dialect) -> Iterat
     yield "  } while (next != seen);"
 
 
+def arrives(store: Store) -> bool:
+    """Return whether a store combines values or has its places from data."""
+    return store.into is not None or (not store.when and bool(indirects(store.address)))
+
+
 def print_atomic_update(
     node: Store,
     values: Sequence[str],

@@ -217,7 +217,7 @@ class NodePrinter(ValuePrinter):
         self._print_under(node.guards, text, node.when)
 
     def update(self, node: Store, rest: tuple[Var, ...], places: dict[tuple[str, str], str]) -> None:
-        """Print a box's atomic operations, or stores at places from data."""
+        """Print atomic operations of a box, or stores at places from data."""
         axis = node.axis
         values = (
             [self.text(node.value)]

@@ -2,8 +2,8 @@
 
 Nodes come in reverse post order. Families over the same box share a nest; a reduced variable opens a scope with its
 loads, products and accumulations. A value that one nest computes and another uses is a register array, everything else
-a scalar. Atomic updates, and stores at places from data, have a nest of their own: their operands and places are loaded
-before the first of them, as no load crosses an atomic operation or a store under a condition.
+a scalar. Atomic updates, and stores at places from data, have a nest of their own: their operands are loaded before the
+first of them, as no load crosses an atomic operation.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from ...ir import (
     WideStore,
     Window,
     box_variables,
-    indirects,
     node_users,
     operand_nodes,
     variables,
     vector_axes,
 )
+from .atomics import arrives
 from .index_ctext import guard_text
 from .nodes import NodePrinter
 from .scope import KernelNames, Writer
@@ -82,7 +82,7 @@ class PhasePrinter:
 
     @arriving.default
     def _arriving(self) -> bool:
-        return all(isinstance(root, Store) and _arrives(root) for root in self.phase.roots)
+        return all(isinstance(root, Store) and arrives(root) for root in self.phase.roots)
 
     @printer.default
     def _printer(self) -> NodePrinter:
@@ -234,11 +234,6 @@ class PhasePrinter:
             if all(home.get(u) is unit for u in self.users.get(node, [])) and unit.key[0] != "vector":
                 continue
             self.printer.declare(cast("Value", node), self._rest(node, opened))
-
-
-def _arrives(store: Store) -> bool:
-    """Return whether a store combines values with memory, or has its places from data."""
-    return store.into is not None or (not store.when and bool(indirects(store.address)))
 
 
 def _inline_always(node: DfgNode) -> bool:

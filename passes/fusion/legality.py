@@ -337,6 +337,8 @@ def _policy_reason(group: FusedGroup, policy: Policy) -> Illegal | None:
         return Illegal(
             "a contraction's result would be broadcast, and its threads would write the copies one after another"
         )
+    if segment.reductions and any(o.extra and o.into for o in segment.outputs):
+        return Illegal("a row's reduction would leave few threads for the atomic operations of its elements")
     if issue_slots(*segment.expressions) > policy.operations:
         return Illegal(f"the bodies have more than {policy.operations} issue slots")
     for reduction in segment.reductions:
