@@ -127,7 +127,7 @@ def shared_level(
         return Illegal("all threads of a block hold rows")
     if len({tensors[t].shape for t in passed}) > 1:
         return Illegal(f"{passed[0]} and {passed[1]} have different shapes")
-    producer = _shared_rows(before.segments[0], after.segments[0], passed)
+    producer = _shared_rows(before.segments[0], after.segments[0], passed) if policy.chains else None
     producer = producer or axis_per_dim(before.segments[0], tensors[passed[0]])
     if isinstance(producer, Illegal):
         return producer

@@ -47,6 +47,7 @@ from ..geometry import (
     is_matrix_like,
     is_register_chain,
     is_scatter_only,
+    multiplies_one_row,
     scatter_tile_dim,
     whole_dims,
     whole_loops,
@@ -202,7 +203,7 @@ def passes_row(group: FusedGroup) -> bool:
     first, *rest = group.segments
     own = tuple(r.name for r in first.reductions)
     sums = bool(own) and not any(is_contraction(r, own) for r in first.reductions)
-    return sums and len(rest) == 1 and bool(rest[0].reductions) and not is_matrix_like(rest[0])
+    return sums and len(rest) == 1 and multiplies_one_row(rest[0])
 
 
 def _may_cache_rows(group: FusedGroup, segment: Segment, loops: Sequence[tuple[Var, ...]], target: Target) -> bool:
