@@ -64,7 +64,7 @@ class _Key:
 
 
 def choose_recomputed_rows(previous: Statements, context: CompileContext) -> Statements:
-    """Return statements with row operations computed again for each product of one row that reads them."""
+    """Return statements with row operations computed again for each product."""
     programs, known = previous.programs, dict[Hashable, bool]()
     if not context.target.lockstep or context.options.mode == "no-fusion":
         return previous

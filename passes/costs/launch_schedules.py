@@ -58,7 +58,7 @@ def schedule_row(row: MemberRow, over: Callable[[], bool] = lambda: False) -> li
 
 
 def schedule_as_wide(form: FusedGroup, candidate: Candidate, threads: float, target: Target) -> Candidate:
-    """Return the best candidate of a group with blocks of some threads among varied ones, else the given one."""
+    """Return a candidate with blocks of some threads, if there is one."""
     varied = choose(form, target, count=VARIED_CANDIDATES)
     found = next((c for c in varied if c.features["threads"] == threads), None)
     return candidate if found is None else evolve(found, measured=candidate.measured)

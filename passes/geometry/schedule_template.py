@@ -195,7 +195,7 @@ def is_matrix_like(segment: Segment) -> bool:
 
 
 def multiplies_one_row(segment: Segment) -> bool:
-    """Return whether a segment multiplies one row, or one row of each batch, and a matrix."""
+    """Return whether a segment multiplies single rows of batches and a matrix."""
     own = [r.name for r in segment.reductions]
     return not is_matrix_like(segment) and any(is_contraction(r, own) for r in segment.reductions)
 

@@ -24,7 +24,6 @@ from ..context import CompileContext
 from ..costs import CostModel, Executor, MemberRow, schedule_as_wide, schedule_row, shared_launch_seconds
 from ..decisions import Decisions, ForeignDecisionsError, Replay
 from ..fusion import Group, Views, rename_group
-from ..geometry import multiplies_one_row
 from ..launch_order import launch_violations
 from ..results import Launches, ScheduledPartition, kernel_key
 from ..schedule import Candidate
@@ -268,7 +267,7 @@ def _as_wide(
 ) -> Launch:
     """Return the launch of one product of one row, in blocks as wide as those of other such products."""
     threads = other.candidates[0].features["threads"]
-    products = all(multiplies_one_row(g.form.segments[-1]) for g in (*launch.groups, *other.groups))
+    products = all(c.features["by_lanes"] for c in (*launch.candidates, *other.candidates))
     if not products or launch.candidates[0].features["threads"] == threads:
         return launch
     key = keys[launch.places[0]], threads

@@ -199,7 +199,7 @@ def _reduction_templates(
 
 
 def passes_row(group: FusedGroup) -> bool:
-    """Return whether the last of two segments is a product of one row, and the first one makes that row or its sums."""
+    """Return whether a segment passes a row or its sums to a product."""
     first, *rest = group.segments
     own = tuple(r.name for r in first.reductions)
     sums = bool(own) and not any(is_contraction(r, own) for r in first.reductions)

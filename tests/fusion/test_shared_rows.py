@@ -1,4 +1,4 @@
-"""Row operations whose rows pass to products of one row in shared memory."""
+"""Row operations and products of their rows in one kernel."""
 
 from __future__ import annotations
 
@@ -73,16 +73,16 @@ def test_copied_rows_compute_the_same() -> None:
         np.testing.assert_array_equal(found[name], expected[name])
 
 
-KEPT = {
+KEPT_ROWS = {
     "it is a result": ([op("y", "matmul", "h", "w"), op("z", "matmul", "h", "v")], "y z h"),
     "something else reads it": ([op("y", "matmul", "h", "w"), op("z", "relu", "h")], "y z"),
-    "results of products meet": ([op("p", "matmul", "h", "w"), op("q", "matmul", "h", "u"), op("y", "mul", "p", "q")], "y"),
-}  # fmt: skip
+    "products meet": ([op("p", "matmul", "h", "w"), op("q", "matmul", "h", "u"), op("y", "mul", "p", "q")], "y"),
+}
 
 
-@pytest.mark.parametrize("case", KEPT)
+@pytest.mark.parametrize("case", KEPT_ROWS)
 def test_other_rows_are_computed_once(case: str) -> None:
-    lines, out = KEPT[case]
+    lines, out = KEPT_ROWS[case]
     shapes = {"x": (1, 64), "g": (64,), "w": (64, 48), "u": (64, 48), "v": (64, 16)}
     assert not [*row_families(build_programs(graph(shapes, *NORM, *lines, out=out), REGISTRY))]
 
@@ -117,8 +117,8 @@ group {{
   }}
 }}
 """
-#: What passes in shared memory, how it is written, and the factor that the product makes of it.
-PASSED = {
+#: Type of the shared tensor, its statement, and the factor that the product makes of it.
+PASSED_VALUES = {
     "row": ("{0}[1, 72]", "h[0, r0] for (r0) = g[r0] * {0}(f32(x[0, r0]) * rsqrt(s[0] / 72.0 + 0.5))", "h[0, k]"),
     "sum": ("f32[1]", "h[i0] = s[i0] / 72.0 + 0.5", "g[k] * {0}(f32(x[0, k]) * rsqrt(h[0]))"),
 }
@@ -126,13 +126,13 @@ PASSED = {
 
 @needs_opencl
 @pytest.mark.parametrize("kind", ["f32", "f16", "bf16"])
-@pytest.mark.parametrize("passed", PASSED)
+@pytest.mark.parametrize("passed", PASSED_VALUES)
 def test_points_equal_the_reference(passed: str, kind: str) -> None:
-    form = parse_ir(ROWS.format(kind, *(text.format(kind) for text in PASSED[passed])))
+    form = parse_ir(ROWS.format(kind, *(text.format(kind) for text in PASSED_VALUES[passed])))
     assert isinstance(form, FusedGroup)
     space = make_space(form, SMALL_GPU)
-    points = [int(b.points[n]) + b.start for b in sample_batches(space, 64) for n in np.flatnonzero(b.legal)[:2]]
-    spread = [to_schedule(space, n) for n in points]
+    legal = ((b, n) for b in sample_batches(space, 64) for n in np.flatnonzero(b.legal)[:2] if b.points is not None)
+    spread = [to_schedule(space, int(b.points[n]) + b.start) for b, n in legal]
     lanes = [s for s in spread if s.segments[1].reduction_threads > 1]
     assert lanes
     for schedule in lanes[:3]:

@@ -1,4 +1,6 @@
-"""Row recompute: a row operation that several products of one row read, computed again for each of them.
+"""Row recompute: row operations computed again for each product that reads them.
+
+The products are of one row each:
 
     r = sum_k x[k] ** 2;  h[k] = x[k] * rsqrt(r);   q[n] = sum_k h[k] * a[n, k];   v[n] = sum_k h[k] * b[n, k]
       ->   r = ...;  h[k] = ...;  q[n] = sum_k h[k] * a[n, k];      s = ...;  g[k] = ...;  v[n] = sum_k g[k] * b[n, k]
@@ -21,7 +23,10 @@ from ..cut_units import copy_source
 
 @frozen
 class RowFamily:
-    """Units of a row operation, copies of its row included, and the products that read it; both in order."""
+    """Units of a row operation, and the products of its row.
+
+    Copies of the row are among its units.
+    """
 
     units: tuple[Unit, ...]
     products: tuple[Unit, ...]
@@ -104,7 +109,7 @@ def _row_units(programs: Programs, last: set[str], readers: dict[str, set[str]],
 
 
 def copy_rows(programs: Programs, family: RowFamily) -> Programs:
-    """Return programs in which each product but the first has a row operation of its own."""
+    """Return programs with a row operation for each product."""
     index = DefUse.of_programs(programs)
     for product in family.products[1:]:
         own = [s for u in family.units for s in u.statements]
