@@ -199,7 +199,7 @@ def _reduction_templates(
 
 
 def passes_row(group: FusedGroup) -> bool:
-    """Return whether a segment passes a row or its sums to a product."""
+    """Return whether a segment passes a row, or sums, to a product."""
     first, *rest = group.segments
     own = tuple(r.name for r in first.reductions)
     sums = bool(own) and not any(is_contraction(r, own) for r in first.reductions)

@@ -131,8 +131,12 @@ def test_points_equal_the_reference(passed: str, kind: str) -> None:
     form = parse_ir(ROWS.format(kind, *(text.format(kind) for text in PASSED_VALUES[passed])))
     assert isinstance(form, FusedGroup)
     space = make_space(form, SMALL_GPU)
-    legal = ((b, n) for b in sample_batches(space, 64) for n in np.flatnonzero(b.legal)[:2] if b.points is not None)
-    spread = [to_schedule(space, int(b.points[n]) + b.start) for b, n in legal]
+    spread = [
+        to_schedule(space, int(batch.points[place]) + batch.start)
+        for batch in sample_batches(space, 64)
+        if batch.points is not None
+        for place in np.flatnonzero(batch.legal)[:2]
+    ]
     lanes = [s for s in spread if s.segments[1].reduction_threads > 1]
     assert lanes
     for schedule in lanes[:3]:
