@@ -144,8 +144,9 @@ def shared_level(
 
 
 def _shared_rows(rows: Segment, product: Segment, passed: Sequence[str]) -> Segment | Illegal | None:
-    """Return a row operation whose results a product of one row reads; nothing where there is none."""
-    if not any(o.extra for o in rows.outputs) or not multiplies(product) or _is_tiled(product):
+    """Return the operation of a row that a product of one row reads, nothing where there is none."""
+    single = prod(axis.extent for axis in rows.axes) == 1 and any(o.extra for o in rows.outputs)
+    if not single or not multiplies(product) or _is_tiled(product):
         return None
     reason = _rows_reason(rows, "") or _reader_reason(product, "", passed)
     return Illegal(reason) if reason else rows

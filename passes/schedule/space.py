@@ -203,6 +203,7 @@ def passes_row(group: FusedGroup) -> bool:
     first, *rest = group.segments
     own = tuple(r.name for r in first.reductions)
     sums = bool(own) and not any(is_contraction(r, own) for r in first.reductions)
+    sums = sums and prod(axis.extent for axis in first.axes) == 1
     return sums and len(rest) == 1 and multiplies_one_row(rest[0])
 
 
