@@ -35,6 +35,8 @@ from .streaming import lower_chained_contraction, lower_online_softmax, lower_re
 
 #: Registers of a thread from which on a compiler has to know the blocks of an SM: it else takes about 168 at most.
 MANY_REGISTERS = 192
+#: Registers of a thread that has some twenty loads in flight.
+STREAMING_REGISTERS = 128
 
 
 def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage], target: Target) -> Kernel:
@@ -95,8 +97,10 @@ def _resident_blocks(layout: BlockLayout, target: Target) -> int:
     they load more elements at once on their way to shared memory. Reduction threads that multiply have many loads in
     flight: a compiler delays most of them to save registers, where it does not know that there are enough.
     """
-    if any(producer.registers for producer in layout.producer) or any(map(_multiplies_by_lanes, layout.frames)):
+    if any(producer.registers for producer in layout.producer):
         return 1
+    if any(map(_multiplies_by_lanes, layout.frames)):
+        return max(1, target.registers_per_sm // (layout.schedule.threads * STREAMING_REGISTERS))
     if layout.producer or not is_register_chain(layout.schedule.segments):
         return 0
     shared = sum(buffer.nbytes for buffer in layout.buffers.values())
