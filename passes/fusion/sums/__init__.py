@@ -15,4 +15,5 @@ from .narrow_products import multiply_bytes, widens_bytes
 from .parameter_hoisting import hoist_parameters
 from .reduction_cse import eliminate_common_reductions
 from .rematerialisation import rematerialise
+from .row_recompute import RowFamily, copy_rows, row_families
 from .shifted_mean import shift_means
