@@ -103,12 +103,12 @@ def test_divisors_are_parts_of_constants() -> None:
     assert "min(" not in found and "index(0)" not in found
 
 
-@pytest.mark.parametrize(("to", "read"), [("f8e4m3", DType.F8E4M3), ("u8", DType.F32)])
-def test_other_bytes(to: str, read: DType) -> None:
+@pytest.mark.parametrize(("to", "kind"), [("f8e4m3", DType.F32), ("u8", DType.I32)])
+def test_other_bytes(to: str, kind: DType) -> None:
     after = rewrite_bytes(product((48,), 1, to=to))
     (total,) = sums(after)
-    assert after.types[total.target].dtype is DType.F32
-    assert {after.types[r.tensor].dtype for r in total.reads} == {read}
+    assert after.types[total.target].dtype is kind
+    assert {after.types[r.tensor].dtype for r in total.reads} == {DType(to)}
 
 
 def test_unsigned_bytes_are_converted_one_by_one() -> None:
@@ -134,12 +134,34 @@ def test_convolutions_of_each_channel_multiply_floats() -> None:
     assert "i32" not in print_ir(total)
 
 
-def test_zero_points_stay() -> None:
-    lines = [op("q", "quantize", "x", "s", "z"), op("d", "dequantize", "q", "s", "z"),
-             op("v", "dequantize", "w", "ws", axis=1), op("y", "matmul", "d", "v")]  # fmt: skip
-    constants = {"w": numbers((64, 48)), "ws": powers(48), "s": np.float32(0.5), "z": np.array(3, np.uint8)}
-    (total,) = sums(rewrite_bytes(with_constants(lines, {"x": (4, 64)}, constants)))
-    assert "i32" not in print_ir(total)
+def shifted(to: str, zero: int, second: int = 0, conv: bool = False) -> Graph:
+    """Return a product or a padded convolution of signed weights and bytes with a zero point."""
+    lines = [op("q", "quantize", "x", "s", "z", to=to), op("d", "dequantize", "q", "s", "z"),
+             op("v", "dequantize", "w", "ws", "u", axis=0 if conv else 1)]  # fmt: skip
+    lines += [op("y", "conv", "d", "v", pads=(1, 1, 1, 1)) if conv else op("y", "matmul", "d", "v")]
+    constants = {"w": numbers((48, 16, 3, 3) if conv else (64, 48)), "ws": powers(48), "s": np.float32(0.5)}
+    constants |= {"z": np.array(zero, DType(to).numpy), "u": np.full(48, second, np.int8)}
+    return with_constants(lines, {"x": (2, 16, 7, 5) if conv else (4, 64)}, constants)
+
+
+@pytest.mark.parametrize("conv", [False, True])
+def test_zero_points_are_constants_of_the_sum(conv: bool) -> None:
+    """Bytes outside of the border of a convolution are no terms, so that the constant has a number for each pixel."""
+    after = rewrite_bytes(shifted("u8", 3, conv=conv))
+    (total,) = sums(after)
+    assert after.types[total.target].dtype is DType.I32
+    (zeros,) = (t for t in after.graph.constants if "zeros" in t)
+    assert after.types[zeros].shape == ((48, 7, 5) if conv else (48,))
+
+
+@needs_opencl
+@pytest.mark.parametrize("conv", [False, True])
+@pytest.mark.parametrize(("to", "zero", "second"), [("u8", 0, 0), ("u8", 131, 0), ("i8", -77, 0), ("u8", 255, -5)])
+def test_zero_points_are_exact(to: str, zero: int, second: int, conv: bool) -> None:
+    whole = shifted(to, zero, second, conv)
+    x = RNG.integers(-300, 300, whole.types["x"].shape).astype(np.float32) / 4
+    found, want = (build(whole, target=target).run({"x": x})["y"] for target in ("opencl", "reference"))
+    assert np.array_equal(found, want)
 
 
 def test_values_with_other_readers_are_divided() -> None:

@@ -52,7 +52,7 @@ from hypothesis import strategies as st
 
 from ..needs import disassemble, needs_cuda, needs_disassembler, needs_opencl, needs_toolchain
 from .cases import legal_point
-from .test_matrix_instructions import GPU, _device, check, convolution, meaning, product, run
+from .test_matrix_instructions import GPU, _device, check, convolution, meaning, product, run, with_second
 
 #: Whether A and B are K-major.
 MAJORS = ((True, True), (True, False), (False, True), (False, False))
@@ -100,9 +100,10 @@ def halves(shape: tuple[int, int, int, int], deep: tuple[bool, bool], kind: DTyp
 
 
 def product_of_type(name: str, shape: tuple[int, int, int, int], deep: tuple[bool, bool]) -> FusedGroup:
-    """Return a product of f32 in a math mode, or of bytes."""
-    mode = name if name in MATH_MODES else ""
-    return product(DType.F32 if mode else DType(name), mode, shape, (not deep[0], deep[1]))
+    """Return a product of f32 in a math mode, or of bytes, of two types where the name has two."""
+    mode, (first, _, second) = name if name in MATH_MODES else "", name.partition("_")
+    kind = DType.F32 if mode else DType(first)
+    return with_second(product(kind, mode, shape, (not deep[0], deep[1])), DType(second) if second else kind)
 
 
 #: Swizzles, warpgroups, instructions, columns, stages, K block, and a shape: whole, ragged, batched.
@@ -131,7 +132,7 @@ def test_warpgroups_compute_what_is_meant_opencl(case: tuple, deep: tuple[bool, 
 OTHERS = (
     *(("tf32", deep) for deep in MAJORS),
     *(("fp32x3", deep) for deep in MAJORS[:2]),
-    *((name, (True, True)) for name in ("i8", "u8", "f8e4m3", "f8e5m2")),
+    *((name, (True, True)) for name in ("i8", "u8", "u8_i8", "i8_u8", "f8e4m3", "f8e5m2")),
 )
 #: Swizzles, columns, stages, bytes of a K block, shape.
 OTHER_CASES = (
