@@ -71,9 +71,11 @@ COPIES: Mapping[str, CopyInstruction] = {
 VECTOR_ADDITIONS: Mapping[str, int] = {f"sum_{DType.F32}x{width}": width for width in (2, 4)}
 
 #: Conversions of neighbours that are packed into a word: the type of the numbers, and that of the values. Numbers of
-#: floats are those of single conversions. Kernels with the same conversion to u8 stopped an H200 with an illegal
-#: instruction.
-PACKED_CONVERSIONS: Mapping[str, tuple[DType, DType]] = {f"{DType.I8}_of_{DType.F32}x4": (DType.I8, DType.F32)}
+#: floats are those of single conversions. Values that become unsigned are whole numbers: an H200 stopped at an
+#: unsigned conversion that assemblers make of both steps, so that signed ones shift them.
+PACKED_CONVERSIONS: Mapping[str, tuple[DType, DType]] = {
+    f"{dtype}_of_{DType.F32}x4": (dtype, DType.F32) for dtype in (DType.I8, DType.U8)
+}
 
 #: Instructions of each dialect. OpenCL C has none; matrix instructions are emulated there.
 INSTRUCTIONS: Mapping[str, frozenset[str]] = {

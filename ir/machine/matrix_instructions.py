@@ -103,9 +103,7 @@ _T, _I = as_index(LANE), as_index(ELEMENT)
 _C = MatrixFragment(_T // 4 + _I // 2 * 8, _T % 4 * 2 + _I % 2, 4)
 
 
-def _instruction(
-    k: int, kind: str, held: DType, accumulator: DType, other: DType | None = None
-) -> MmaInstruction:
+def _instruction(k: int, kind: str, held: DType, accumulator: DType, other: DType | None = None) -> MmaInstruction:
     """Return the instruction of 16 rows and 8 columns with `k` reduced elements.
 
     A register holds neighbours along k. The lanes of a row hold one register each; the rest of k comes in further

@@ -24,7 +24,9 @@ from ...ir import (
     AsyncCopy,
     Convert,
     Guard,
+    Literal,
     Load,
+    Op,
     Store,
     Value,
     Var,
@@ -41,6 +43,8 @@ from .context import SelectionContext
 
 #: Bytes of a register.
 WORD_BYTES = 4
+#: Functions whose values are whole, and those of whole numbers.
+_ROUNDING, _WHOLE = ("round", "floor", "ceil", "trunc"), ("add", "sub", "max", "min")
 
 
 def select_vector_load(node: Load, var: Var, context: SelectionContext) -> VectorLoad | None:
@@ -76,7 +80,19 @@ def _packed_value(node: Store, width: int, context: SelectionContext) -> tuple[V
         return value, ""
     kinds = node.dtype, value.arg.dtype
     conversion = next((c for c in context.instructions if PACKED_CONVERSIONS.get(c) == kinds), "")
+    conversion = conversion if node.dtype.element.kind == "signed" or _is_whole(value.arg) else ""
     return (value.arg if conversion else value), conversion
+
+
+def _is_whole(value: Value) -> bool:
+    """Return whether a float is certainly a whole number, an infinity or a NaN."""
+    if isinstance(value, Literal):
+        return float(value.value).is_integer()
+    if isinstance(value, Convert):
+        return value.arg.dtype.is_int
+    if not isinstance(value, Op):
+        return False
+    return value.fn in _ROUNDING or (value.fn in _WHOLE and all(map(_is_whole, value.args)))
 
 
 def select_addition(node: Store, var: Var, context: SelectionContext) -> Store | None:

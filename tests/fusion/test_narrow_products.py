@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,7 @@ def test_divisors_are_parts_of_constants() -> None:
     assert "min(" not in found and "index(0)" not in found
 
 
-@pytest.mark.parametrize(("to", "kind"), [("f8e4m3", DType.F32), ("u8", DType.I32)])
+@pytest.mark.parametrize(("to", "kind"), [("f8e4m3", DType.F32), ("f8e5m2", DType.F32), ("u8", DType.I32)])
 def test_other_bytes(to: str, kind: DType) -> None:
     after = rewrite_bytes(product((48,), 1, to=to))
     (total,) = sums(after)
@@ -111,10 +112,13 @@ def test_other_bytes(to: str, kind: DType) -> None:
     assert {after.types[r.tensor].dtype for r in total.reads} == {DType(to)}
 
 
-def test_unsigned_bytes_are_converted_one_by_one() -> None:
-    """An H200 has refused their packed conversion as an illegal instruction."""
-    whole = with_constants([op("y", "quantize", "x", "s", to="u8")], {"x": (64, 64)}, {"s": np.float32(0.5)})
-    assert not any("cvt.pack" in k.source for k in build(whole, target="cuda:h200").kernels)
+def test_unsigned_conversions_are_signed_instructions() -> None:
+    """An H200 has refused the unsigned one that assemblers make of a conversion and a pack."""
+    for zero in (0, 3):
+        given = {"s": np.float32(0.5), "z": np.array(zero, np.uint8)}
+        whole = with_constants([op("y", "quantize", "x", "s", "z", to="u8")], {"x": (1024, 1024)}, given)
+        (kernel,) = build(whole, target="cuda:h200").kernels
+        assert "cuts_u8_of_f32x4" in kernel.source and "sat.u8" not in kernel.source
 
 
 def test_scales_along_the_sum_stay_in_it() -> None:
@@ -150,8 +154,18 @@ def test_zero_points_are_constants_of_the_sum(conv: bool) -> None:
     after = rewrite_bytes(shifted("u8", 3, conv=conv))
     (total,) = sums(after)
     assert after.types[total.target].dtype is DType.I32
-    (zeros,) = (t for t in after.graph.constants if "zeros" in t)
+    scaled = next(s for unit in after.units for s in unit.statements if total.target in s.tensors_read)
+    (zeros,) = (t for t in scaled.tensors_read if t in after.graph.constants and after.types[t].dtype is DType.I32)
     assert after.types[zeros].shape == ((48, 7, 5) if conv else (48,))
+
+
+@needs_opencl
+def test_large_sums_of_zero_points_are_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_module("cuts.passes.fusion.fold_units"), "_STEPS", 0)
+    whole = shifted("u8", 131, conv=True)
+    x = RNG.integers(-300, 300, whole.types["x"].shape).astype(np.float32) / 4
+    found, want = (build(whole, target=target).run({"x": x})["y"] for target in ("opencl", "reference"))
+    assert np.array_equal(found, want)
 
 
 @needs_opencl

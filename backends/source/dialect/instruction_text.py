@@ -97,11 +97,12 @@ def packed_conversions(qualifier: str) -> Mapping[str, str]:
     """
     found: dict[str, str] = {}
     for name, (dtype, _) in PACKED_CONVERSIONS.items():
-        kind = "s8" if dtype.element.kind == "signed" else "u8"
-        pack = f'asm("cvt.pack.sat.{kind}.s32.b32 %0, %1, %2, %3;" : "=r"(r) : "r"({{}}), "r"({{}}), "r"({{}}));'
-        whole = [f"__float2int_rz({v})" for v in "abcd"]
-        body = f"unsigned r; {pack.format(whole[3], whole[2], 0)} {pack.format(whole[1], whole[0], 'r')} return r;"
-        found[f"cuts_{name}"] = f"{qualifier} unsigned cuts_{name}(float a, float b, float c, float d) {{ {body} }}"
+        pack = 'asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, %3;" : "=r"(r) : "r"({}), "r"({}), "r"({}));'
+        value, shift = ("{}", "") if dtype.element.kind == "signed" else ("fmaxf({}, 0.0f) - 128.0f", " ^ 0x80808080u")
+        whole = [f"__float2int_rz({value.format(v)})" for v in "abcd"]
+        body = f"unsigned r; {pack.format(whole[3], whole[2], 0)} {pack.format(whole[1], whole[0], 'r')} "
+        head = f"{qualifier} unsigned cuts_{name}(float a, float b, float c, float d)"
+        found[f"cuts_{name}"] = f"{head} {{ {body}return r{shift}; }}"
     return found
 
 

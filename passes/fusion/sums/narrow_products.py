@@ -26,6 +26,7 @@ from ....ir import (
     Const,
     DType,
     Expr,
+    Guard,
     Index,
     IndexValue,
     InRange,
@@ -128,13 +129,16 @@ def _scaled_factors(match: Match) -> tuple[_Scaled, _Scaled] | None:
     if not own & expr_variables(left.byte) or not own & expr_variables(right.byte):
         return None
     floats = [index.types[each.byte.tensor].dtype.is_float for each in (left, right)]
+    if any(floats):
+        return (left, right) if all(floats) else None
     size = prod(v.extent for v in total.reduce) * left.largest(index.types) * right.largest(index.types)
-    return (left, right) if all(floats) or (not any(floats) and size <= MAX_EXACT_SUM) else None
+    return (left, right) if size <= MAX_EXACT_SUM else None
 
 
 def _scaled_byte(part: Expr, reduced: Collection[Var], index: DefUse) -> _Scaled | None:
     """Return a factor as a byte, its zero point, and scales that no reduced axis moves."""
-    found, guards = [part], ()
+    found: Sequence[Expr] = (part,)
+    guards: tuple[Guard, ...] = ()
     if isinstance(part, Read) and part.fill == 0 and (made := index.single_definition(part.tensor)) is not None:
         place = solve(list(zip(made.write, part.indices, strict=True)), made.axes) if made.is_pointwise else None
         if place is None or place.free or not {*place.guards} <= {*part.guards} or not is_plain(made):
@@ -163,14 +167,14 @@ def _scale_sum(match: Match, found: tuple[_Scaled, _Scaled]) -> Edit:
     zeros: list[Statement] = []
     for statements in _zero_points(total, found, index):
         zeros += statements
-        value = call("sub", value, Read(zeros[-1].target, zeros[-1].write))
+        value = call("sub", value, _element(zeros[-1]))
     scale, *others = (*found[0].scales, *found[1].scales)
     for other in others:
         scale = Call("mul", (scale, other))
     product = Call("mul", tuple(Cast(kind, each.byte) for each in found))
     body = Call("mul", (index.convert(value, DType.F32), scale))
     scaled = evolve(total, body=body, reduce=(), combine=None)
-    units = [NewUnit("zeros", tuple(zeros))] if zeros else []
+    units = [NewUnit(f"zeros{n}", (each,), hoisted=True) for n, each in enumerate(zeros)]
     return {total: [*units, evolve(total, target=name, body=product), scaled]}
 
 
@@ -184,20 +188,36 @@ def _zero_points(total: Statement, found: tuple[_Scaled, _Scaled], index: DefUse
     for zero, other, less in ((left.zero, right.byte, right.zero), (right.zero, left.byte, None)):
         if zero is None:
             continue
-        term: Expr = Cast(DType.I32, evolve(other, guards=(), fill=0))
+        term: Expr = Cast(DType.I32, other)
         term = term if less is None else call("sub", term, index.convert(less, DType.I32))
-        guarded = {v for guard in guards for v in variables(guard.index)}
-        outer = [v for v in total.reduce if v in guarded]
-        times = prod(v.extent for v in total.reduce if v not in guarded | expr_variables(term))
-        made = _defined(index, total, term, [v for v in total.reduce if v not in guarded and v in expr_variables(term)])
-        part: Expr = Read(made.target, made.write)
-        statements = [made]
-        if guards:
-            part = call("select", InRange(guards), part, Const(0, DType.I32))
-            statements.append(_defined(index, total, part, outer))
-            part = Read(statements[-1].target, statements[-1].write)
-        scaled = call("mul", part, call("mul", index.convert(zero, DType.I32), Const(times, DType.I32)))
+        if other.guards:  # it is read inside of them alone
+            term = call("select", InRange(guards), term, Const(0, DType.I32))
+        borders = () if other.guards else guards
+        guarded = {v for guard in borders for v in variables(guard.index)}
+        inner = [v for v in total.reduce if v not in guarded]
+        statements = [_defined(index, total, term, [v for v in inner if v in expr_variables(term)])]
+        for own, border in _borders([v for v in total.reduce if v in guarded], borders):
+            part = call("select", InRange(border), _element(statements[-1]), Const(0, DType.I32))
+            statements.append(_defined(index, total, part, own))
+        times = Const(prod(v.extent for v in inner if v not in expr_variables(term)), DType.I32)
+        scaled = call("mul", _element(statements[-1]), call("mul", index.convert(zero, DType.I32), times))
         yield [*statements, _defined(index, total, scaled, [])]
+
+
+def _borders(reduced: Sequence[Var], guards: Sequence[Guard]) -> Iterator[tuple[list[Var], tuple[Guard, ...]]]:
+    """Yield guards with the reduced axes that they move together: one at a time, where they are apart."""
+    left, rest = list(guards), list(reduced)
+    for axis in reduced:
+        own = [guard for guard in left if axis in variables(guard.index)]
+        if all(variables(guard.index).isdisjoint(v for v in rest if v is not axis) for guard in own):
+            left, rest = [guard for guard in left if guard not in own], [v for v in rest if v is not axis]
+            yield [axis], tuple(own)
+    if left or rest:
+        yield rest, tuple(left)
+
+
+def _element(made: Statement) -> Read:
+    return Read(made.target, made.write)
 
 
 def _defined(index: DefUse, total: Statement, body: Expr, reduce: Sequence[Var]) -> Statement:
