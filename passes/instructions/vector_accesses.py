@@ -23,6 +23,7 @@ from ...ir import (
     WIDEST_BYTES,
     AsyncCopy,
     Convert,
+    DType,
     Guard,
     Literal,
     Load,
@@ -43,8 +44,10 @@ from .context import SelectionContext
 
 #: Bytes of a register.
 WORD_BYTES = 4
-#: Functions whose values are whole, and those of whole numbers.
-_ROUNDING, _WHOLE = ("round", "floor", "ceil", "trunc"), ("add", "sub", "max", "min")
+#: Number whose sum with a smaller one has no fraction, and largest numbers that conversions to bytes move those by.
+ROUNDING_SUM, MAX_SMALL = 1.5 * 2**23, 1 << 10
+#: Functions that move a rounded number by another one.
+_MOVES = ("add", "sub", "max", "min")
 
 
 def select_vector_load(node: Load, var: Var, context: SelectionContext) -> VectorLoad | None:
@@ -80,19 +83,36 @@ def _packed_value(node: Store, width: int, context: SelectionContext) -> tuple[V
         return value, ""
     kinds = node.dtype, value.arg.dtype
     conversion = next((c for c in context.instructions if PACKED_CONVERSIONS.get(c) == kinds), "")
-    conversion = conversion if node.dtype.element.kind == "signed" or _is_whole(value.arg) else ""
-    return (value.arg if conversion else value), conversion
+    return (round_by_addition(value, context).arg if conversion else value), conversion
 
 
-def _is_whole(value: Value) -> bool:
-    """Return whether a float is certainly a whole number, an infinity or a NaN."""
-    if isinstance(value, Literal):
-        return float(value.value).is_integer()
+def round_by_addition(node: Convert, context: SelectionContext) -> Convert:
+    """Return a conversion to integers of a byte whose operand is rounded by additions.
+
+    These are as fast as any addition. They round numbers below 2^22 to integers; larger ones leave the type's range in
+    any case. A packed conversion to signed integers rounds its operand itself.
+    """
+    packs = any(kinds == (node.dtype, node.arg.dtype) for kinds in map(PACKED_CONVERSIONS.get, context.instructions))
+    itself = isinstance(node.arg, Op) and node.arg.fn == "round" and node.dtype.element.kind == "signed"
+    return evolve(node, arg=_near(node.arg)) if packs and not itself else node
+
+
+def _near(value: Value) -> Value:
+    """Return a value whose rounding is by additions, if it is that of one number, moved by small integers."""
+    if not isinstance(value, Op) or value.dtype is not DType.F32:
+        return value
+    if value.fn == "round":
+        magic = Literal(ROUNDING_SUM, DType.F32)
+        return Op("sub", (Op("add", (value.args[0], magic), DType.F32), magic), DType.F32)
+    first, *others = value.args
+    moved = value.fn in _MOVES and all(map(_is_small, others))
+    return evolve(value, args=(_near(first), *others)) if moved else value
+
+
+def _is_small(value: Value) -> bool:
     if isinstance(value, Convert):
-        return value.arg.dtype.is_int
-    if not isinstance(value, Op):
-        return False
-    return value.fn in _ROUNDING or (value.fn in _WHOLE and all(map(_is_whole, value.args)))
+        return value.arg.dtype.is_int and value.arg.dtype.size == 1
+    return isinstance(value, Literal) and abs(value.value) <= MAX_SMALL and float(value.value).is_integer()
 
 
 def select_addition(node: Store, var: Var, context: SelectionContext) -> Store | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from cuts.passes.fusion.sums.narrow_extremes import narrow_extremes
 from cuts.passes.fusion.sums.narrow_products import multiply_bytes
 from cuts.passes.inspection.verify import verify_programs
 
-from ..needs import needs_opencl
+from ..needs import disassemble, needs_disassembler, needs_opencl
 from .build import REGISTRY, Line, graph, op
 
 RNG = np.random.default_rng(0)
@@ -112,13 +113,16 @@ def test_other_bytes(to: str, kind: DType) -> None:
     assert {after.types[r.tensor].dtype for r in total.reads} == {DType(to)}
 
 
-def test_unsigned_conversions_are_signed_instructions() -> None:
-    """An H200 has refused the unsigned one that assemblers make of a conversion and a pack."""
-    for zero in (0, 3):
-        given = {"s": np.float32(0.5), "z": np.array(zero, np.uint8)}
-        whole = with_constants([op("y", "quantize", "x", "s", "z", to="u8")], {"x": (1024, 1024)}, given)
-        (kernel,) = build(whole, target="cuda:h200").kernels
-        assert "cuts_u8_of_f32x4" in kernel.source and "sat.u8" not in kernel.source
+@needs_disassembler
+@pytest.mark.parametrize("zero", [0, 3])
+def test_maxima_are_no_part_of_unsigned_packs(zero: int, tmp_path: Path) -> None:
+    """An H200 stops at the instruction that an assembler makes of both."""
+    given = {"s": np.float32(0.5), "z": np.array(zero, np.uint8)}
+    lines = [op("r", "relu", "x"), op("y", "quantize", "r", "s", "z", to="u8")]
+    plan = build(with_constants(lines, {"x": (1024, 1024)}, given), target="cuda:h200")
+    (code,) = (each.binary for each in plan.launches)
+    text = disassemble(code, tmp_path)
+    assert "F2IP.U8" in text and ".RELU" not in text and "FRND" not in text
 
 
 def test_scales_along_the_sum_stay_in_it() -> None:
