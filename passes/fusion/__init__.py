@@ -41,6 +41,7 @@ from .sums import (
     hoist_parameters,
     multiply_bytes,
     narrow_extremes,
+    pad_images,
     recompute_contractions,
     rematerialise,
     shift_means,

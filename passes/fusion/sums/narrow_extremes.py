@@ -24,6 +24,7 @@ from ....ir import (
     Cast,
     Const,
     Expr,
+    IndexValue,
     Program,
     Read,
     Statement,
@@ -120,6 +121,8 @@ class _Finder:
         """Return a size that no value of an expression exceeds; inf where there may be one, or a NaN."""
         if isinstance(expr, Const):
             return abs(float(expr.value))
+        if isinstance(expr, IndexValue):
+            return float(max(map(abs, expr.index.bounds())))
         if isinstance(expr, Read):
             return self._magnitude_of_read(expr)
         if isinstance(expr, Cast):
