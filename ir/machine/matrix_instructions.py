@@ -155,7 +155,7 @@ def _warpgroup_instruction(
 _BYTES = {"tf32": 4, "f16": 2, "bf16": 2, "f8e4m3": 1, "f8e5m2": 1, "i8": 1, "u8": 1}
 #: Elements of k after which sums of 8-bit floats, whose fractions have 13 bits, are promoted.
 _FLOAT8_EVERY = 128
-#: Bytes of A and of B of which one side has signs.
+#: Types of A and of B where one side alone has signs.
 _SIGNS = ((DType.U8, DType.I8), (DType.I8, DType.U8))
 
 MMA_INSTRUCTIONS: Mapping[str, MmaInstruction] = {

@@ -22,6 +22,7 @@ from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.fusion.sums.fold_scales import fold_scales
 from cuts.passes.fusion.sums.narrow_extremes import narrow_extremes
 from cuts.passes.fusion.sums.narrow_products import multiply_bytes
+from cuts.passes.fusion.sums.padded_images import pad_images
 from cuts.passes.inspection.verify import verify_programs
 
 from ..needs import disassemble, needs_disassembler, needs_opencl
@@ -274,3 +275,30 @@ def test_a_maximum_of_rounded_values_is_exact(to: str) -> None:
     whole = pooling(to)
     found, want = (build(whole, target=target).run({"x": x})["y"] for target in ("opencl", "reference"))
     assert np.array_equal(found, want) and len(np.unique(found)) > 8
+
+
+def images(channels: int, zero: int, size: int = 15, stride: int = 2) -> Graph:
+    """Return a convolution of bytes in few channels, with a border."""
+    lines = [op("q", "quantize", "x", "s", "z", to="u8"), op("d", "dequantize", "q", "s", "z"),
+             op("v", "dequantize", "w", "ws", axis=0),
+             op("y", "conv", "d", "v", pads=(2, 1, 2, 3), strides=(1, stride))]  # fmt: skip
+    constants = {"w": numbers((64, channels, 5, 4)), "ws": powers(64), "s": np.float32(0.5)}
+    return with_constants(lines, {"x": (2, channels, size, size)}, constants | {"z": np.array(zero, np.uint8)})
+
+
+@pytest.mark.parametrize(("channels", "shape"), [(3, (2, 33, 128)), (6, (2, 33, 256)), (4, None), (17, None)])
+def test_few_channels_fill_words(channels: int, shape: tuple[int, ...] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_module("cuts.passes.fusion.sums.padded_images"), "MIN_PRODUCTS", 0)
+    after = pad_images(fold_units(build_programs(images(channels, 9, 29), REGISTRY)))
+    verify_programs(after)
+    assert after.types.get("q.padded", TensorType(DType.U8, ())).shape == (shape or ())
+
+
+@needs_opencl
+@pytest.mark.parametrize(("channels", "zero", "stride"), [(3, 0, 2), (3, 131, 1), (7, 255, 3)])
+def test_padded_images_are_exact(channels: int, zero: int, stride: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_module("cuts.passes.fusion.sums.padded_images"), "MIN_PRODUCTS", 0)
+    whole = images(channels, zero, stride=stride)
+    x = RNG.integers(-300, 300, whole.types["x"].shape).astype(np.float32) / 4
+    found, want = (build(whole, target=target).run({"x": x})["y"] for target in ("opencl", "reference"))
+    assert np.array_equal(found, want)

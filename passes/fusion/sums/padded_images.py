@@ -1,8 +1,8 @@
 """Images of few channels with a border and whole words for each pixel.
 
 A convolution of three channels reads three bytes of each tap, which lie anywhere: threads load and pack them one by
-one. Where the image is rounded to bytes for this convolution alone, it is stored with its border, and with as many
-channels as fill words. A row of taps is then one run of memory, and the filter has zeros at the further places:
+one. An image that is rounded to bytes for this convolution alone is stored with its border, and with channels that
+fill words. A row of taps is then one run of memory, and the filter has zeros at the further places:
 
     q[n, c, y, x] = u8(round(i[n, c, y, x]) + z);   d[n, c, y, x] = (f32(q[n, c, y, x]) - z) * t
     y[n, k, p, o] = sum_{c < 3, r < 7, s < 7} v[k, c, r, s] * d[n, c, 2*p + r - 3, 2*o + s - 3 or 0]
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import TypeGuard
 
 import numpy as np
 from attrs import evolve, frozen
@@ -83,14 +82,31 @@ class _Scaled:
 class _Padding:
     """A convolution with its factors, the definition of the image's bytes, and its channels.
 
-    `steps` has the step of each window dim of the image by its reduced axis.
+    `windows` has the axes of rows and taps by dim of the image; channels are merged with the last of them.
     """
 
     image: _Scaled
     filters: _Scaled
     source: Statement
     channel: int
+    c: Var
     windows: Mapping[int, tuple[Var, Var]]
+
+    @property
+    def tap(self) -> Var:
+        """Reduced axis of the last window dim."""
+        return self.windows[max(self.windows)][1]
+
+    @property
+    def channels(self) -> int:
+        """Stored channels."""
+        return -(-self.c.extent // WORD_BYTES) * WORD_BYTES
+
+    @property
+    def run(self) -> Var:
+        """Reduced axis of a row of taps."""
+        extent = -(-self.tap.extent * self.channels // PIECE_BYTES) * PIECE_BYTES
+        return Var(f"{self.tap.name}{self.c.name}", extent)
 
 
 def _find(match: Match, constants: Mapping[str, Array]) -> _Padding | None:
@@ -105,17 +121,7 @@ def _find(match: Match, constants: Mapping[str, Array]) -> _Padding | None:
         source = index.single_definition(image.byte.tensor)
         if source is None or not _is_plain_map(source) or not index.is_only_read_by(source.target, [image.made]):
             continue
-        moved = {
-            filters.made.axes[n]
-            for n, i in enumerate(filters.read.indices)
-            if {v for v, _ in i.terms} & {*total.reduce}
-        }
-        if (
-            any(read.guards for read in reads(source.body))
-            or _fixed(image)
-            or filters.zero is not None
-            or _fixed(filters) & moved
-        ):
+        if any(read.guards for read in reads(source.body)) or _fixed_axes(image.made, image.byte) or filters.zero:
             continue
         found = _windows(image.read, filters.read, total)
         if found is not None:
@@ -128,18 +134,21 @@ def _scaled(part: Expr, total: Statement, index: DefUse) -> _Scaled | None:
     made = index.single_definition(part.tensor) if isinstance(part, Read) and part.fill == 0 else None
     if made is None or not isinstance(part, Read) or not _is_plain_map(made):
         return None
-    found = [byte for f in factors(made.body) if (byte := widened_byte(f, index.types)) is not None]
+    found = [each for f in factors(made.body) if (each := widened_byte(f, index.types)) is not None]
     if len(found) != 1 or index.types[found[0].byte.tensor].dtype.is_float:
         return None
-    if found[0].byte.guards or found[0].byte.indices != made.write or not index.is_only_read_by(part.tensor, [total]):
+    byte = found[0].byte
+    fixed = _fixed_axes(made, byte)
+    moved = {v for axis, place in zip(made.axes, part.indices, strict=True) if axis in fixed for v, _ in place.terms}
+    if byte.guards or byte.indices != made.write or moved & {*total.reduce}:
         return None
-    return _Scaled(part, made, found[0].byte, found[0].zero)
+    return _Scaled(part, made, byte, found[0].zero) if index.is_only_read_by(part.tensor, [total]) else None
 
 
-def _fixed(scaled: _Scaled) -> frozenset[Var]:
+def _fixed_axes(made: Statement, byte: Read) -> frozenset[Var]:
     """Return the axes that move a scale or a zero point."""
     zero = Const(0, DType.I32)
-    return expr_variables(rebuild(scaled.made.body, lambda node: zero if node == scaled.byte else node))
+    return expr_variables(rebuild(made.body, lambda node: zero if node == byte else node))
 
 
 def _is_plain_map(statement: Statement) -> bool:
@@ -148,99 +157,81 @@ def _is_plain_map(statement: Statement) -> bool:
     return own and statement.is_pointwise and is_plain(statement)
 
 
-def _windows(image: Read, filters: Read, total: Statement) -> tuple[int, dict[int, tuple[Var, Var]]] | None:
+def _windows(image: Read, filters: Read, total: Statement) -> tuple[int, Var, dict[int, tuple[Var, Var]]] | None:
     """Return the dim of the channels, and the axes of rows and taps of the window dims.
 
     None unless a filter has an element for each tap and channel, and the border is no other than that of the windows.
     """
-    channel, windows = None, dict[int, tuple[Var, Var]]()
+    channel, windows, reduced = None, dict[int, tuple[Var, Var]](), {*total.reduce}
     for d, place in enumerate(image.indices):
-        moving = {v: f for v, f in place.terms if isinstance(v, Var)}
-        reduced = [v for v in moving if v in total.reduce]
-        if len(moving) != len(place.terms) or len(reduced) > 1:
-            return None
-        if len(moving) == 2 and reduced:
-            (row,) = (v for v in moving if v not in reduced)
-            windows[d] = row, reduced[0]
-        elif reduced and place == as_index(reduced[0]) and channel is None:
+        moving = [v for v, _ in place.terms if isinstance(v, Var)]
+        taps = [v for v in moving if v in reduced]
+        if len(moving) == len(place.terms) == 2 and len(taps) == 1:
+            windows[d] = next(v for v in moving if v not in reduced), taps[0]
+        elif len(taps) == 1 and place == as_index(taps[0]) and channel is None:
             channel = d
-        elif reduced or place.const or len(moving) != 1:
+        elif taps or place.const or len(moving) != 1 or len(place.terms) != 1:
             return None
-    if channel is None or not windows or image.indices[channel].bounds()[1] + 1 >= PIECE_BYTES:
+    plain = all(not i.const and [f for _, f in i.terms] == [1] for i in filters.indices)
+    if channel is None or not windows or not plain:
         return None
-    (c, _), (row, tap) = image.indices[channel].terms[0], windows[max(windows)]
-    taps = {c, *(tap for _, tap in windows.values())}
-    plain = all(len(i.terms) == 1 and not i.const and i.terms[0][1] == 1 for i in filters.indices)
-    own = {v for i in filters.indices for v, _ in i.terms}
-    last = image.indices[max(windows)]
-    if not isinstance(c, Var) or c.extent % WORD_BYTES == 0 or {*total.reduce} != taps or not plain or not taps <= own:
-        return None
-    guarded = {guard.index for guard in image.guards} <= {image.indices[d] for d in windows}
-    return (channel, windows) if guarded and last.coefficient(tap) == 1 and last.coefficient(row) > 0 else None
+    (c, _), (row, tap), last = image.indices[channel].terms[0], windows[max(windows)], image.indices[max(windows)]
+    needed, own = {c, *(v for _, v in windows.values())}, {v for i in filters.indices for v, _ in i.terms}
+    few = isinstance(c, Var) and c.extent < PIECE_BYTES and c.extent % WORD_BYTES != 0
+    bordered = {guard.index for guard in image.guards} <= {image.indices[d] for d in windows}
+    dense = last.coefficient(tap) == 1 and last.coefficient(row) > 0
+    found = few and bordered and dense and reduced == needed and needed <= own
+    return (channel, c, windows) if found and isinstance(c, Var) else None
 
 
 def _pad(match: Match, found: _Padding, constants: Mapping[str, Array], made: dict[str, Array]) -> Edit:
     """Return the statements over the image with its border."""
     total, index, image, filters = match.root, match.index, found.image, found.filters
-    (c, _), last = image.read.indices[found.channel].terms[0], max(found.windows)
-    assert isinstance(c, Var), "checked by the guard"
-    row, tap = found.windows[last]
-    channels = -(-c.extent // WORD_BYTES) * WORD_BYTES
-    run = Var(f"{tap.name}{c.name}", -(-tap.extent * channels // PIECE_BYTES) * PIECE_BYTES)
-    axes, places, indices, guards = [], {}, [], []
-    for d, place in enumerate(image.read.indices):
-        if d == found.channel:
-            continue
-        reach = place - place.const
-        if d == last:
-            reach = as_index(row) * (place.coefficient(row) * channels) + as_index(run)
-        axis = Var(f"y{d}", reach.bounds()[1] + 1)
-        if d == last:
-            axis = evolve(axis, extent=-(-axis.extent // PIECE_BYTES) * PIECE_BYTES)
-            places[found.channel] = as_index(axis) % channels
-        places[d] = (as_index(axis) // channels if d == last else as_index(axis)) + place.const
-        axes.append(axis)
-        indices.append(reach)
-    shape = index.types[image.byte.tensor].shape
-    for d, place in places.items():
-        guards.append(Guard(place, 0, shape[d]))
-    guards = [guard for guard in guards if not guard.always]
-    at = tuple(map(as_index, axes))
+    axes, places, indices = _bordered(found)
+    at, shape = tuple(map(as_index, axes)), index.types[image.byte.tensor].shape
+    guards = tuple(g for d, place in places.items() if not (g := Guard(place, 0, shape[d])).always)
 
-    def add(tensor: str, kind: str, extents: tuple[int, ...]) -> str:
-        return index.add_tensor(f"{tensor}.{kind}", TensorType(index.types[tensor].dtype, extents))
+    def add(tensor: str, extents: tuple[int, ...]) -> str:
+        return index.add_tensor(f"{tensor}.padded", TensorType(index.types[tensor].dtype, extents))
 
-    extents = tuple(axis.extent for axis in axes)
-    stored, wide = add(image.byte.tensor, "padded", extents), add(image.read.tensor, "padded", extents)
+    stored, wide = (add(t, tuple(axis.extent for axis in axes)) for t in (image.byte.tensor, image.read.tensor))
     inner = substitute_expr(found.source.body, {a: places[d] for d, a in enumerate(found.source.axes)})
-    inner = rebuild(inner, lambda leaf: evolve(leaf, guards=tuple(guards)) if _moves(leaf) else leaf)
-    body = (
-        call("select", InRange(tuple(guards)), inner, image.zero or Const(0, index.types[image.byte.tensor].dtype))
-        if guards
-        else inner
-    )
-    store = Statement(stored, tuple(axes), at, body)
-    widen = _over(image, Read(stored, at), tuple(axes), wide)
-    kept = tuple(i for i in filters.read.indices if i not in (as_index(c), as_index(tap)))
-    weights = add(filters.byte.tensor, "padded", (*(i.bounds()[1] + 1 for i in kept), run.extent))
-    made[weights] = _filters(constants[filters.byte.tensor], filters.read.indices, c, tap, channels, run.extent)
-    named = {as_index(v): i for v, i in zip(filters.made.axes, filters.read.indices, strict=True)}
-    own = tuple(v for v in filters.made.axes if named[as_index(v)] in kept)
-    element = (*map(as_index, own), as_index(run))
-    real = add(filters.read.tensor, "padded", index.types[weights].shape)
-    scale = _over(filters, Read(weights, element), (*own, run), real)
-    product = Call("mul", (Read(real, (*kept, as_index(run))), Read(wide, tuple(indices))))
-    reduce = (*(v for v in total.reduce if v not in (c, tap)), run)
+    inner = rebuild(inner, lambda e: evolve(e, guards=guards) if isinstance(e, Read) and expr_variables(e) else e)
+    outside = image.zero or Const(0, index.types[stored].dtype)
+    store = Statement(stored, axes, at, call("select", InRange(guards), inner, outside))
+    kept = tuple(i for i in filters.read.indices if i not in (as_index(found.c), as_index(found.tap)))
+    weights = add(filters.byte.tensor, (*(i.bounds()[1] + 1 for i in kept), found.run.extent))
+    made[weights] = _filters(constants[filters.byte.tensor], found)
+    own = tuple(v for v, i in zip(filters.made.axes, filters.read.indices, strict=True) if i in kept)
+    real = add(filters.read.tensor, index.types[weights].shape)
+    product = Call("mul", (Read(real, (*kept, as_index(found.run))), Read(wide, indices)))
+    reduce = (*(v for v in total.reduce if v not in (found.c, found.tap)), found.run)
     return {
         found.source: [store],
-        image.made: [widen],
-        filters.made: [scale],
+        image.made: [_over(image, Read(stored, at), axes, wide)],
+        filters.made: [_over(filters, Read(weights, tuple(map(as_index, (*own, found.run)))), (*own, found.run), real)],
         total: [evolve(total, body=product, reduce=reduce)],
     }
 
 
-def _moves(leaf: Expr) -> TypeGuard[Read]:
-    return isinstance(leaf, Read) and bool(expr_variables(leaf))
+def _bordered(found: _Padding) -> tuple[tuple[Var, ...], dict[int, Index], tuple[Index, ...]]:
+    """Return the axes of the padded image, an element's place in the image by dim, and the element of a row and tap."""
+    axes, places, indices = list[Var](), dict[int, Index](), list[Index]()
+    for d, place in enumerate(found.image.read.indices):
+        reach = place - place.const
+        if d == max(found.windows):
+            row, _ = found.windows[d]
+            reach = as_index(row) * (place.coefficient(row) * found.channels) + as_index(found.run)
+            axis = Var(f"y{d}", -(-(reach.bounds()[1] + 1) // PIECE_BYTES) * PIECE_BYTES)
+            places[found.channel] = as_index(axis) % found.channels
+            places[d] = as_index(axis) // found.channels + place.const
+        elif d != found.channel:
+            axis = Var(f"y{d}", reach.bounds()[1] + 1)
+            places[d] = as_index(axis) + place.const
+        if d != found.channel:
+            axes.append(axis)
+            indices.append(reach)
+    return tuple(axes), places, tuple(indices)
 
 
 def _over(scaled: _Scaled, byte: Read, axes: tuple[Var, ...], target: str) -> Statement:
@@ -249,12 +240,10 @@ def _over(scaled: _Scaled, byte: Read, axes: tuple[Var, ...], target: str) -> St
     return Statement(target, axes, tuple(map(as_index, axes)), body)
 
 
-def _filters(array: Array, indices: tuple[Index, ...], c: Var, tap: Var, channels: int, run: int) -> Array:
+def _filters(array: Array, found: _Padding) -> Array:
     """Return filters whose last dim has the channels of each tap side by side, and zeros elsewhere."""
-    where = [indices.index(as_index(v)) for v in (tap, c)]
+    where = [found.filters.read.indices.index(as_index(v)) for v in (found.tap, found.c)]
     turned = np.moveaxis(array, where, (-2, -1))
-    *kept, taps, _ = turned.shape
-    found = np.zeros((*kept, taps, channels), array.dtype)
-    found[..., : c.extent] = turned
-    flat = found.reshape(*kept, taps * channels)
-    return np.pad(flat, [*[(0, 0)] * len(kept), (0, run - taps * channels)])
+    *kept, taps, c = turned.shape
+    whole = np.pad(turned, [*[(0, 0)] * (turned.ndim - 1), (0, found.channels - c)]).reshape(*kept, -1)
+    return np.pad(whole, [*[(0, 0)] * len(kept), (0, found.run.extent - taps * found.channels)])
