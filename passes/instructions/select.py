@@ -141,7 +141,7 @@ class PhaseSelector:
         return self.selected[node]
 
     def _converted_load(self, node: Convert) -> VectorLoad | None:
-        """Return the load of a conversion's operand that converts what it unpacks, which nothing else reads."""
+        """Return a load that converts the bytes which it unpacks."""
         load, kinds = node.arg, (node.arg.dtype, node.dtype)
         converts = any(UNPACKED_CONVERSIONS.get(name) == kinds for name in self.context.instructions)
         if (

@@ -87,7 +87,7 @@ def _packed_value(node: Store, width: int, context: SelectionContext) -> tuple[V
 
 
 def round_by_addition(node: Convert, context: SelectionContext) -> Convert:
-    """Return a conversion to integers of a byte whose operand is rounded by additions.
+    """Return a conversion to bytes that rounds its operand by additions.
 
     These are as fast as any addition. They round numbers below 2^22 to integers; larger ones leave the type's range in
     any case. A packed conversion to signed integers rounds its operand itself.

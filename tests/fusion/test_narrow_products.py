@@ -143,8 +143,8 @@ def test_convolutions_of_each_channel_multiply_floats() -> None:
     assert "i32" not in print_ir(total)
 
 
-def shifted(to: str, zero: int, second: int = 0, conv: bool = False) -> Graph:
-    """Return a product or a padded convolution of signed weights and bytes with a zero point."""
+def zero_points(to: str, zero: int, second: int = 0, conv: bool = False) -> Graph:
+    """Return a product or a padded convolution of bytes with zero points."""
     lines = [op("q", "quantize", "x", "s", "z", to=to), op("d", "dequantize", "q", "s", "z"),
              op("v", "dequantize", "w", "ws", "u", axis=0 if conv else 1)]  # fmt: skip
     lines += [op("y", "conv", "d", "v", pads=(1, 1, 1, 1)) if conv else op("y", "matmul", "d", "v")]
@@ -155,8 +155,8 @@ def shifted(to: str, zero: int, second: int = 0, conv: bool = False) -> Graph:
 
 @pytest.mark.parametrize("conv", [False, True])
 def test_zero_points_are_constants_of_the_sum(conv: bool) -> None:
-    """Bytes outside of the border of a convolution are no terms, so that the constant has a number for each pixel."""
-    after = rewrite_bytes(shifted("u8", 3, conv=conv))
+    """Pixels have numbers of their own, as some terms lie outside."""
+    after = rewrite_bytes(zero_points("u8", 3, conv=conv))
     (total,) = sums(after)
     assert after.types[total.target].dtype is DType.I32
     scaled = next(s for unit in after.units for s in unit.statements if total.target in s.tensors_read)
@@ -167,7 +167,7 @@ def test_zero_points_are_constants_of_the_sum(conv: bool) -> None:
 @needs_opencl
 def test_large_sums_of_zero_points_are_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(import_module("cuts.passes.fusion.fold_units"), "_STEPS", 0)
-    whole = shifted("u8", 131, conv=True)
+    whole = zero_points("u8", 131, conv=True)
     x = RNG.integers(-300, 300, whole.types["x"].shape).astype(np.float32) / 4
     found, want = (build(whole, target=target).run({"x": x})["y"] for target in ("opencl", "reference"))
     assert np.array_equal(found, want)
@@ -177,7 +177,7 @@ def test_large_sums_of_zero_points_are_kernels(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("conv", [False, True])
 @pytest.mark.parametrize(("to", "zero", "second"), [("u8", 0, 0), ("u8", 131, 0), ("i8", -77, 0), ("u8", 255, -5)])
 def test_zero_points_are_exact(to: str, zero: int, second: int, conv: bool) -> None:
-    whole = shifted(to, zero, second, conv)
+    whole = zero_points(to, zero, second, conv)
     x = RNG.integers(-300, 300, whole.types["x"].shape).astype(np.float32) / 4
     found, want = (build(whole, target=target).run({"x": x})["y"] for target in ("opencl", "reference"))
     assert np.array_equal(found, want)

@@ -100,7 +100,7 @@ def halves(shape: tuple[int, int, int, int], deep: tuple[bool, bool], kind: DTyp
 
 
 def product_of_type(name: str, shape: tuple[int, int, int, int], deep: tuple[bool, bool]) -> FusedGroup:
-    """Return a product of f32 in a math mode, or of bytes, of two types where the name has two."""
+    """Return a product of f32 in a math mode, or of bytes."""
     mode, (first, _, second) = name if name in MATH_MODES else "", name.partition("_")
     kind = DType.F32 if mode else DType(first)
     return with_second(product(kind, mode, shape, (not deep[0], deep[1])), DType(second) if second else kind)

@@ -1,4 +1,4 @@
-"""Conversions of bytes and f32 in CUDA C++ by instructions of full rate.
+"""Conversions between bytes and f32 in CUDA C++ at full rate.
 
 An SM converts 16 bytes or 16 floats of a clock one by one. It packs two floats at once at four times that rate, and
 merges a byte with the exponent of 2^23 at the same one:
@@ -28,14 +28,14 @@ def packed_conversions(qualifier: str) -> Mapping[str, str]:
     """
     found: dict[str, str] = {}
     for name, (dtype, _) in PACKED_CONVERSIONS.items():
-        a, b, c, d = (_whole(dtype, v) for v in "abcd")
+        a, b, c, d = (_integer_text(dtype, v) for v in "abcd")
         head = f"{qualifier} unsigned cuts_{name}(float a, float b, float c, float d)"
         packs = f"{_pack(dtype, d, c, '0')} {_pack(dtype, b, a, 'r')}"
         found[f"cuts_{name}"] = f"{head} {{ unsigned r; {packs} return r; }}"
     return found
 
 
-def _whole(dtype: DType, value: str) -> str:
+def _integer_text(dtype: DType, value: str) -> str:
     """Return a float as an integer; no assembler merges a maximum through the sum with 0."""
     return f"__float2int_rz({value if _is_signed(dtype) else f'{value} + 0.0f'})"
 
@@ -50,7 +50,7 @@ def single_conversions(qualifier: str) -> Mapping[str, str]:
     found: dict[str, str] = {}
     for dtype, kind in ((DType.I8, "signed char"), (DType.U8, "unsigned char")):
         name = f"cuts_{dtype}_of_f32"
-        body = f"unsigned r; const int q = {_whole(dtype, 'a')}; {_pack(dtype, 'q', 'q', '0')} return ({kind})r;"
+        body = f"unsigned r; const int q = {_integer_text(dtype, 'a')}; {_pack(dtype, 'q', 'q', '0')} return ({kind})r;"
         found[name] = f"{kind} {name}(float a) {{ {body} }}"
     for dtype, bits in ((DType.I8, "(a & 255) ^ 0x4b000080"), (DType.U8, "(a & 255) | 0x4b000000")):
         name = f"cuts_f32_of_{dtype}"

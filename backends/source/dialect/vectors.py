@@ -45,7 +45,7 @@ class Vectors:
         return self.type.format(words=width // self.per_word)
 
     def element(self, name: str, number: int, elements: Sequence[str] = ()) -> str:
-        """Return the value of an element of a named vector, by default in its own type."""
+        """Return an element of a vector, by default in its type."""
         word, place = divmod(number, self.per_word)
         return (elements or self.elements)[place].format(x=name, c=self.names[word])
 

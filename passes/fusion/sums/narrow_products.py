@@ -86,7 +86,7 @@ def widens_bytes(program: Program) -> bool:
 
 
 def widened_byte(factor: Expr, types: dict[str, TensorType]) -> _Scaled | None:
-    """Return the byte that a factor converts to f32, less its zero point, else None."""
+    """Return the byte that a factor widens, with its zero point."""
     zero: Expr | None = None
     if isinstance(factor, Call) and factor.fn == "sub":
         factor, point = factor.args
@@ -195,17 +195,17 @@ def _zero_points(total: Statement, found: tuple[_Scaled, _Scaled], index: DefUse
         borders = () if other.guards else guards
         guarded = {v for guard in borders for v in variables(guard.index)}
         inner = [v for v in total.reduce if v not in guarded]
-        statements = [_defined(index, total, term, [v for v in inner if v in expr_variables(term)])]
+        statements = [_define(index, total, term, [v for v in inner if v in expr_variables(term)])]
         for own, border in _borders([v for v in total.reduce if v in guarded], borders):
             part = call("select", InRange(border), _element(statements[-1]), Const(0, DType.I32))
-            statements.append(_defined(index, total, part, own))
+            statements.append(_define(index, total, part, own))
         times = Const(prod(v.extent for v in inner if v not in expr_variables(term)), DType.I32)
         scaled = call("mul", _element(statements[-1]), call("mul", index.convert(zero, DType.I32), times))
-        yield [*statements, _defined(index, total, scaled, [])]
+        yield [*statements, _define(index, total, scaled, [])]
 
 
 def _borders(reduced: Sequence[Var], guards: Sequence[Guard]) -> Iterator[tuple[list[Var], tuple[Guard, ...]]]:
-    """Yield guards with the reduced axes that they move together: one at a time, where they are apart."""
+    """Yield guards with the reduced axes that they move together: each axis alone, where guards permit."""
     left, rest = list(guards), list(reduced)
     for axis in reduced:
         own = [guard for guard in left if axis in variables(guard.index)]
@@ -220,7 +220,7 @@ def _element(made: Statement) -> Read:
     return Read(made.target, made.write)
 
 
-def _defined(index: DefUse, total: Statement, body: Expr, reduce: Sequence[Var]) -> Statement:
+def _define(index: DefUse, total: Statement, body: Expr, reduce: Sequence[Var]) -> Statement:
     """Return the definition of an expression over the axes that move it, added up along some."""
     axes = tuple(v for v in (*total.axes, *total.reduce) if v in expr_variables(body) and v not in reduce)
     name = index.add_tensor(f"{total.target}.zeros", TensorType(DType.I32, tuple(v.extent for v in axes)))

@@ -1,4 +1,4 @@
-"""Images of few channels with a border and whole words for each pixel.
+"""Stores images of few channels with their border, in whole words.
 
 A convolution of three channels reads three bytes of each tap, which lie anywhere: threads load and pack them one by
 one. An image that is rounded to bytes for this convolution alone is stored with its border, and with channels that
@@ -115,7 +115,7 @@ def _find(match: Match, constants: Mapping[str, Array]) -> _Padding | None:
     if len(parts) != 2 or not is_plain(total) or prod(v.extent for v in (*total.axes, *total.reduce)) < MIN_PRODUCTS:
         return None
     for first, second in (parts, parts[::-1]):
-        image, filters = _scaled(first, total, index), _scaled(second, total, index)
+        image, filters = _find_scaled(first, total, index), _find_scaled(second, total, index)
         if image is None or filters is None or filters.read.guards or filters.byte.tensor not in constants:
             continue
         source = index.single_definition(image.byte.tensor)
@@ -129,7 +129,7 @@ def _find(match: Match, constants: Mapping[str, Array]) -> _Padding | None:
     return None
 
 
-def _scaled(part: Expr, total: Statement, index: DefUse) -> _Scaled | None:
+def _find_scaled(part: Expr, total: Statement, index: DefUse) -> _Scaled | None:
     """Return a dequantised factor that nothing else reads."""
     made = index.single_definition(part.tensor) if isinstance(part, Read) and part.fill == 0 else None
     if made is None or not isinstance(part, Read) or not _is_plain_map(made):
@@ -187,7 +187,7 @@ def _windows(image: Read, filters: Read, total: Statement) -> tuple[int, Var, di
 def _pad(match: Match, found: _Padding, constants: Mapping[str, Array], made: dict[str, Array]) -> Edit:
     """Return the statements over the image with its border."""
     total, index, image, filters = match.root, match.index, found.image, found.filters
-    axes, places, indices = _bordered(found)
+    axes, places, indices = _lay_out(found)
     at, shape = tuple(map(as_index, axes)), index.types[image.byte.tensor].shape
     guards = tuple(g for d, place in places.items() if not (g := Guard(place, 0, shape[d])).always)
 
@@ -214,7 +214,7 @@ def _pad(match: Match, found: _Padding, constants: Mapping[str, Array], made: di
     }
 
 
-def _bordered(found: _Padding) -> tuple[tuple[Var, ...], dict[int, Index], tuple[Index, ...]]:
+def _lay_out(found: _Padding) -> tuple[tuple[Var, ...], dict[int, Index], tuple[Index, ...]]:
     """Return the axes of the padded image, an element's place in the image by dim, and the element of a row and tap."""
     axes, places, indices = list[Var](), dict[int, Index](), list[Index]()
     for d, place in enumerate(found.image.read.indices):
