@@ -189,6 +189,25 @@ def test_warpgroups_multiply_two_types_opencl(kinds: tuple[DType, DType]) -> Non
 
 
 @needs_opencl
+@pytest.mark.parametrize(("channels", "size", "stride"), [(4, 15, 2), (8, 9, 1), (12, 9, 1)])
+def test_warpgroups_multiply_few_channels_of_bytes_opencl(channels: int, size: int, stride: int) -> None:
+    """Copies move 4 and 8 bytes."""
+    group = with_second(convolution(DType.U8, "", (1, 64, size, channels), stride, last=True), DType.I8)
+    (segment,), (reduction,) = group.segments, group.segments[0].reductions
+    a, c = operands(reduction)
+    assert isinstance(c.arg, Read)
+    c = evolve(c, arg=evolve(c.arg, indices=(c.arg.indices[-1], *c.arg.indices[:-1])))
+    *filters, outputs = group.tensors["c"].shape
+    turned = evolve(segment, reductions=(evolve(reduction, body=call("mul", a, c)),))
+    tensors = {**group.tensors, "c": evolve(group.tensors["c"], shape=(outputs, *filters))}
+    group = evolve(group, segments=(turned,), tensors=tensors)
+    space = make_space(group, GPU)
+    template = next(t for t in space.templates if t.segments[0].mma == "m64n8k32_u8_i8")
+    points = (legal_point(space, template, seed) for seed in range(9))
+    check(_device("opencl"), GPU, group, next(p for p in points if p is not None))
+
+
+@needs_opencl
 @pytest.mark.parametrize(("mode", "bound"), [("tf32", 5e-4), ("fp32x3", 4e-7)])
 def test_operands_of_f32_are_rounded_and_split(mode: str, bound: float) -> None:
     group = product_of_type(mode, (1, 64, 64, 512), (True, False))

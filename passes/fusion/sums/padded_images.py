@@ -1,13 +1,13 @@
 """Stores images of few channels with their border, in whole words.
 
 A convolution of three channels reads three bytes of each tap, which lie anywhere: threads load and pack them one by
-one. An image that is rounded to bytes for this convolution alone is stored with its border, and with channels that
-fill words. A row of taps is then one run of memory, and the filter has zeros at the further places:
+one. An image that is rounded to bytes for this convolution alone is stored with its border and with channels that fill
+words, and neighbours as far as a step become channels, too. The filter has zeros at the further places:
 
     q[n, c, y, x] = u8(round(i[n, c, y, x]) + z);   d[n, c, y, x] = (f32(q[n, c, y, x]) - z) * t
     y[n, k, p, o] = sum_{c < 3, r < 7, s < 7} v[k, c, r, s] * d[n, c, 2*p + r - 3, 2*o + s - 3 or 0]
-      ->   u[n, y, x] = u8(round(i[n, x % 4, y - 3, x // 4 - 3]) + z) or z;   e[n, y, x] = (f32(u[n, y, x]) - z) * t
-           y[n, k, p, o] = sum_{r < 7, s < 32} w[k, r, s] * e[n, 2*p + r, 8*o + s]
+      ->   u[n, y, x, e < 8] = u8(round(i[n, e % 4, y - 3, 2*x + e // 4 - 3]) + z) or z;   f = (f32(u) - z) * t
+           y[n, k, p, o] = sum_{r < 7, s < 4, e < 8} w[k, r, s, e] * f[n, 2*p + r, o + s, e]
 
 A scaled byte is finite, so that a product with 0 is 0.
 """
@@ -44,8 +44,8 @@ from ....ir import (
 from ...statements import DefUse, Edit, Match, Programs, RewriteRule, anything, is_plain, reduction, rewrite
 from .narrow_products import widened_byte
 
-#: Bytes of a word, and of the pieces that copies move at once.
-WORD_BYTES, PIECE_BYTES = 4, 16
+#: Bytes of a word, and fewest channels whose bytes copies move at once.
+WORD_BYTES, MANY_CHANNELS = 4, 16
 #: Fewest products of a convolution whose image is stored anew.
 MIN_PRODUCTS = 1 << 22
 SUM = reduction("sum", anything())
@@ -93,9 +93,9 @@ class _Padding:
     windows: Mapping[int, tuple[Var, Var]]
 
     @property
-    def tap(self) -> Var:
-        """Reduced axis of the last window dim."""
-        return self.windows[max(self.windows)][1]
+    def last(self) -> tuple[int, Var, Var]:
+        """The last window dim, with its rows and taps."""
+        return max(self.windows), *self.windows[max(self.windows)]
 
     @property
     def channels(self) -> int:
@@ -103,10 +103,16 @@ class _Padding:
         return -(-self.c.extent // WORD_BYTES) * WORD_BYTES
 
     @property
-    def run(self) -> Var:
-        """Reduced axis of a row of taps."""
-        extent = -(-self.tap.extent * self.channels // PIECE_BYTES) * PIECE_BYTES
-        return Var(f"{self.tap.name}{self.c.name}", extent)
+    def step(self) -> int:
+        """Neighbours that become channels."""
+        d, row, _ = self.last
+        return self.image.read.indices[d].coefficient(row)
+
+    @property
+    def reduced(self) -> tuple[Var, Var]:
+        """The axes of taps and of their channels."""
+        tap = self.last[2]
+        return Var(tap.name, -(-tap.extent // self.step)), Var(self.c.name, self.step * self.channels)
 
 
 def _find(match: Match, constants: Mapping[str, Array]) -> _Padding | None:
@@ -177,7 +183,7 @@ def _windows(image: Read, filters: Read, total: Statement) -> tuple[int, Var, di
         return None
     (c, _), (row, tap), last = image.indices[channel].terms[0], windows[max(windows)], image.indices[max(windows)]
     needed, own = {c, *(v for _, v in windows.values())}, {v for i in filters.indices for v, _ in i.terms}
-    few = isinstance(c, Var) and c.extent < PIECE_BYTES and c.extent % WORD_BYTES != 0
+    few = isinstance(c, Var) and c.extent < MANY_CHANNELS and c.extent % WORD_BYTES != 0
     bordered = {guard.index for guard in image.guards} <= {image.indices[d] for d in windows}
     dense = last.coefficient(tap) == 1 and last.coefficient(row) > 0
     found = few and bordered and dense and reduced == needed and needed <= own
@@ -199,17 +205,18 @@ def _pad(match: Match, found: _Padding, constants: Mapping[str, Array], made: di
     inner = rebuild(inner, lambda e: evolve(e, guards=guards) if isinstance(e, Read) and expr_variables(e) else e)
     outside = image.zero or Const(0, index.types[stored].dtype)
     store = Statement(stored, axes, at, call("select", InRange(guards), inner, outside))
-    kept = tuple(i for i in filters.read.indices if i not in (as_index(found.c), as_index(found.tap)))
-    weights = add(filters.byte.tensor, (*(i.bounds()[1] + 1 for i in kept), found.run.extent))
+    merged, new = (found.c, found.last[2]), found.reduced
+    kept = tuple(i for i in filters.read.indices if i not in map(as_index, merged))
+    weights = add(filters.byte.tensor, (*(i.bounds()[1] + 1 for i in kept), *(v.extent for v in new)))
     made[weights] = _filters(constants[filters.byte.tensor], found)
     own = tuple(v for v, i in zip(filters.made.axes, filters.read.indices, strict=True) if i in kept)
     real = add(filters.read.tensor, index.types[weights].shape)
-    product = Call("mul", (Read(real, (*kept, as_index(found.run))), Read(wide, indices)))
-    reduce = (*(v for v in total.reduce if v not in (found.c, found.tap)), found.run)
+    product = Call("mul", (Read(real, (*kept, *map(as_index, new))), Read(wide, indices)))
+    reduce = (*(v for v in total.reduce if v not in merged), *new)
     return {
         found.source: [store],
         image.made: [_over(image, Read(stored, at), axes, wide)],
-        filters.made: [_over(filters, Read(weights, tuple(map(as_index, (*own, found.run)))), (*own, found.run), real)],
+        filters.made: [_over(filters, Read(weights, tuple(map(as_index, (*own, *new)))), (*own, *new), real)],
         total: [evolve(total, body=product, reduce=reduce)],
     }
 
@@ -217,21 +224,20 @@ def _pad(match: Match, found: _Padding, constants: Mapping[str, Array], made: di
 def _lay_out(found: _Padding) -> tuple[tuple[Var, ...], dict[int, Index], tuple[Index, ...]]:
     """Return the axes of the padded image, an element's place in the image by dim, and the element of a row and tap."""
     axes, places, indices = list[Var](), dict[int, Index](), list[Index]()
+    last, row, _ = found.last
+    tap, channel = found.reduced
     for d, place in enumerate(found.image.read.indices):
-        reach = place - place.const
-        if d == max(found.windows):
-            row, _ = found.windows[d]
-            reach = as_index(row) * (place.coefficient(row) * found.channels) + as_index(found.run)
-            axis = Var(f"y{d}", -(-(reach.bounds()[1] + 1) // PIECE_BYTES) * PIECE_BYTES)
-            places[found.channel] = as_index(axis) % found.channels
-            places[d] = as_index(axis) // found.channels + place.const
-        elif d != found.channel:
-            axis = Var(f"y{d}", reach.bounds()[1] + 1)
-            places[d] = as_index(axis) + place.const
-        if d != found.channel:
-            axes.append(axis)
-            indices.append(reach)
-    return tuple(axes), places, tuple(indices)
+        if d == found.channel:
+            continue
+        reach = as_index(row) + as_index(tap) if d == last else place - place.const
+        axes.append(Var(f"y{d}", reach.bounds()[1] + 1))
+        places[d] = as_index(axes[-1]) + place.const
+        indices.append(reach)
+    element = Var(f"y{found.channel}", channel.extent)
+    places[last] = as_index(axes[[*places].index(last)]) * found.step + as_index(element) // found.channels
+    places[last] += found.image.read.indices[last].const
+    places[found.channel] = as_index(element) % found.channels
+    return (*axes, element), places, (*indices, as_index(channel))
 
 
 def _over(scaled: _Scaled, byte: Read, axes: tuple[Var, ...], target: str) -> Statement:
@@ -241,9 +247,10 @@ def _over(scaled: _Scaled, byte: Read, axes: tuple[Var, ...], target: str) -> St
 
 
 def _filters(array: Array, found: _Padding) -> Array:
-    """Return filters whose last dim has the channels of each tap side by side, and zeros elsewhere."""
-    where = [found.filters.read.indices.index(as_index(v)) for v in (found.tap, found.c)]
+    """Return filters whose last dims are taps, and channels side by side, with zeros elsewhere."""
+    where = [found.filters.read.indices.index(as_index(v)) for v in (found.last[2], found.c)]
     turned = np.moveaxis(array, where, (-2, -1))
     *kept, taps, c = turned.shape
-    whole = np.pad(turned, [*[(0, 0)] * (turned.ndim - 1), (0, found.channels - c)]).reshape(*kept, -1)
-    return np.pad(whole, [*[(0, 0)] * len(kept), (0, found.run.extent - taps * found.channels)])
+    tap, channel = (v.extent for v in found.reduced)
+    missing = [*[(0, 0)] * len(kept), (0, tap * found.step - taps), (0, found.channels - c)]
+    return np.pad(turned, missing).reshape(*kept, tap, channel)
