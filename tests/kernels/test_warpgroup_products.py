@@ -195,10 +195,11 @@ def test_warpgroups_multiply_few_channels_of_bytes_opencl(channels: int, size: i
     group = with_second(convolution(DType.U8, "", (1, 64, size, channels), stride, last=True), DType.I8)
     (segment,), (reduction,) = group.segments, group.segments[0].reductions
     a, c = operands(reduction)
-    assert isinstance(c.arg, Read)
-    c = evolve(c, arg=evolve(c.arg, indices=(c.arg.indices[-1], *c.arg.indices[:-1])))
+    assert isinstance(c, Read)
+    c = evolve(c, indices=(c.indices[-1], *c.indices[:-1]))
     *filters, outputs = group.tensors["c"].shape
-    turned = evolve(segment, reductions=(evolve(reduction, body=call("mul", a, c)),))
+    body = call("mul", Cast(DType.I32, a), Cast(DType.I32, c))
+    turned = evolve(segment, reductions=(evolve(reduction, body=body),))
     tensors = {**group.tensors, "c": evolve(group.tensors["c"], shape=(outputs, *filters))}
     group = evolve(group, segments=(turned,), tensors=tensors)
     space = make_space(group, GPU)

@@ -139,11 +139,13 @@ def _scaled_byte(part: Expr, reduced: Collection[Var], index: DefUse) -> _Scaled
     """Return a factor as a byte, its zero point, and scales that no reduced axis moves."""
     found: Sequence[Expr] = (part,)
     guards: tuple[Guard, ...] = ()
-    if isinstance(part, Read) and part.fill == 0 and (made := index.single_definition(part.tensor)) is not None:
-        place = solve(list(zip(made.write, part.indices, strict=True)), made.axes) if made.is_pointwise else None
-        if place is None or place.free or not {*place.guards} <= {*part.guards} or not is_plain(made):
+    while len(found) == 1 and isinstance(read := found[0], Read) and read.fill == 0:
+        if (made := index.single_definition(read.tensor)) is None or (guards and read.guards):
+            break
+        place = solve(list(zip(made.write, read.indices, strict=True)), made.axes) if made.is_pointwise else None
+        if place is None or place.free or not {*place.guards} <= {*read.guards} or not is_plain(made):
             return None
-        found, guards = factors(substitute_expr(made.body, place.values)), part.guards
+        found, guards = factors(substitute_expr(made.body, place.values)), guards or read.guards
     widened = [(f, widened_byte(f, index.types)) for f in found]
     bytes_, scales = [b for _, b in widened if b is not None], tuple(f for f, b in widened if b is None)
     if len(bytes_) != 1 or (guards and bytes_[0].byte.guards):
