@@ -98,7 +98,7 @@ def round_by_addition(node: Convert, context: SelectionContext) -> Convert:
 
 
 def round_within_limits(node: Op) -> Op:
-    """Return a number within small limits that is rounded by additions, else the node."""
+    """Return a number within small limits, rounded by additions if any."""
     inner = node.args[0] if node.fn == "min" and _is_small(node.args[1]) else node
     limited = isinstance(inner, Op) and inner.fn == "max" and inner is not node and _is_small(inner.args[1])
     found = _near(node) if limited else node

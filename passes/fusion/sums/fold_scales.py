@@ -66,12 +66,16 @@ def fold_scales(programs: Programs) -> Programs:
 
 @define
 class _Folder:
-    """Folds scales into `made` constants; `constants` are those of the graph, `inlined` the values between."""
+    """Folds scales into `made` constants; `constants` are those of the graph, `inlined` the values between.
+
+    `limited` are results with a value that stays a float. Others stay bytes: several sums are several kernels.
+    """
 
     index: DefUse
     constants: Mapping[str, Array]
     made: dict[str, Array] = field(factory=dict)
     inlined: set[str] = field(factory=set)
+    limited: set[str] = field(factory=set)
 
     def change(self, statement: Statement) -> bool:
         """Fold the scales of a pointwise statement; return whether it changed."""
@@ -87,7 +91,9 @@ class _Folder:
     def _rewrite(self, node: Expr, root: Statement, reader: Statement | None = None) -> Expr:
         """Return an expression of a reader, over the axes of the root, with folded scales."""
         reader = root if reader is None else reader
-        if isinstance(node, Cast) and node.dtype is DType.F32 and (found := self._limited(node.arg, reader)):
+        widens = isinstance(node, Cast) and node.dtype is DType.F32 and root.target not in self.limited
+        if isinstance(node, Cast) and widens and (found := self._find_limited(node.arg, reader)) is not None:
+            self.limited.add(root.target)
             return self._rewrite(found[0], root, found[1])
         if node.children:
             node = node.with_children(tuple(self._rewrite(child, root, reader) for child in node.children))
@@ -97,7 +103,7 @@ class _Folder:
             return self._divide(node.args[0], node.args[1], reader, root) or node
         return node
 
-    def _limited(self, expr: Expr, reader: Statement) -> tuple[Expr, Statement] | None:
+    def _find_limited(self, expr: Expr, reader: Statement) -> tuple[Expr, Statement] | None:
         """Return the whole number within limits that a byte stands for, which a reader alone widens again."""
         made = self.index.definition(expr) if isinstance(expr, Read) and not expr.guards else None
         if made is None or not isinstance(expr, Read) or not made.is_pointwise or not is_plain(made):
@@ -146,7 +152,7 @@ class _Folder:
         if not scales or len(others) != 1:
             return None
         scale = self._constant(Call("div", (reduce(_product, scales), divisor)), root)
-        return None if scale is None else _product(_without_zero(others[0]), scale)
+        return None if scale is None else _product(self._rewrite(_without_zero(others[0]), root, reader), scale)
 
     def _only_use(self, read: Read, reader: Statement) -> Statement | None:
         """Return the definition of a value in f32 that one statement alone reads, else None."""

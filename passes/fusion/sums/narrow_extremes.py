@@ -78,13 +78,13 @@ class _Extreme:
 
 @frozen
 class Magnitudes:
-    """Largest sizes of values, by the definitions and the constants that they are made of."""
+    """Largest sizes of values, by definitions and constants."""
 
     index: DefUse
     constants: Mapping[str, Array]
 
     def of(self, expr: Expr) -> float:
-        """Return a size that no value of an expression exceeds; inf where there may be one, or a NaN."""
+        """Return the largest size of an expression; inf where it may be NaN."""
         if isinstance(expr, Const):
             return abs(float(expr.value))
         if isinstance(expr, IndexValue):

@@ -2,7 +2,7 @@
 
 A convolution of three channels reads three bytes of each tap, which lie anywhere: threads load and pack them one by
 one. An image that is rounded to bytes for this convolution alone is stored with its border and with channels that fill
-words, and neighbours as far as a step become channels, too. The filter has zeros at the further places:
+words, and the neighbours of a step become channels, too. The filter has zeros at the further places:
 
     q[n, c, y, x] = u8(round(i[n, c, y, x]) + z);   d[n, c, y, x] = (f32(q[n, c, y, x]) - z) * t
     y[n, k, p, o] = sum_{c < 3, r < 7, s < 7} v[k, c, r, s] * d[n, c, 2*p + r - 3, 2*o + s - 3 or 0]
@@ -98,21 +98,16 @@ class _Padding:
         return max(self.windows), *self.windows[max(self.windows)]
 
     @property
-    def channels(self) -> int:
-        """Stored channels."""
-        return -(-self.c.extent // WORD_BYTES) * WORD_BYTES
-
-    @property
-    def step(self) -> int:
-        """Neighbours that become channels."""
+    def sizes(self) -> tuple[int, int]:
+        """Stored channels, and neighbours that become channels."""
         d, row, _ = self.last
-        return self.image.read.indices[d].coefficient(row)
+        return -(-self.c.extent // WORD_BYTES) * WORD_BYTES, self.image.read.indices[d].coefficient(row)
 
     @property
     def reduced(self) -> tuple[Var, Var]:
         """The axes of taps and of their channels."""
-        tap = self.last[2]
-        return Var(tap.name, -(-tap.extent // self.step)), Var(self.c.name, self.step * self.channels)
+        (channels, step), tap = self.sizes, self.last[2]
+        return Var(tap.name, -(-tap.extent // step)), Var(self.c.name, step * channels)
 
 
 def _find(match: Match, constants: Mapping[str, Array]) -> _Padding | None:
@@ -224,8 +219,7 @@ def _pad(match: Match, found: _Padding, constants: Mapping[str, Array], made: di
 def _lay_out(found: _Padding) -> tuple[tuple[Var, ...], dict[int, Index], tuple[Index, ...]]:
     """Return the axes of the padded image, an element's place in the image by dim, and the element of a row and tap."""
     axes, places, indices = list[Var](), dict[int, Index](), list[Index]()
-    last, row, _ = found.last
-    tap, channel = found.reduced
+    (last, row, _), (tap, channel) = found.last, found.reduced
     for d, place in enumerate(found.image.read.indices):
         if d == found.channel:
             continue
@@ -233,10 +227,10 @@ def _lay_out(found: _Padding) -> tuple[tuple[Var, ...], dict[int, Index], tuple[
         axes.append(Var(f"y{d}", reach.bounds()[1] + 1))
         places[d] = as_index(axes[-1]) + place.const
         indices.append(reach)
-    element = Var(f"y{found.channel}", channel.extent)
-    places[last] = as_index(axes[[*places].index(last)]) * found.step + as_index(element) // found.channels
+    element, (channels, step) = Var(f"y{found.channel}", channel.extent), found.sizes
+    places[last] = as_index(axes[[*places].index(last)]) * step + as_index(element) // channels
     places[last] += found.image.read.indices[last].const
-    places[found.channel] = as_index(element) % found.channels
+    places[found.channel] = as_index(element) % channels
     return (*axes, element), places, (*indices, as_index(channel))
 
 
@@ -251,6 +245,6 @@ def _filters(array: Array, found: _Padding) -> Array:
     where = [found.filters.read.indices.index(as_index(v)) for v in (found.last[2], found.c)]
     turned = np.moveaxis(array, where, (-2, -1))
     *kept, taps, c = turned.shape
-    tap, channel = (v.extent for v in found.reduced)
-    missing = [*[(0, 0)] * len(kept), (0, tap * found.step - taps), (0, found.channels - c)]
+    (tap, channel), (channels, step) = (v.extent for v in found.reduced), found.sizes
+    missing = [*[(0, 0)] * len(kept), (0, tap * step - taps), (0, channels - c)]
     return np.pad(turned, missing).reshape(*kept, tap, channel)
