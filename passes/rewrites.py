@@ -22,6 +22,7 @@ from .fusion import (
     hoist_parameters,
     multiply_bytes,
     narrow_extremes,
+    pad_images,
     rematerialise,
     shift_means,
     split_piecewise_readers,
@@ -69,6 +70,8 @@ REWRITES = (
     program_rewrite("hoist-parameters", hoist_parameters, "values of parameters that large statements evaluate for "
         "each result are computed once, by a kernel of their own", "fusion/sums/parameter_hoisting.py"),
     program_rewrite("fold-units", fold_units, "units that no input reaches are constants", "fusion/fold_units.py"),
+    program_rewrite("pad-images", pad_images, "images of bytes in few channels are stored with their border, in whole "
+        "words", "fusion/sums/padded_images.py"),
     program_rewrite("multiply-bytes", multiply_bytes, "products of dequantised bytes multiply the bytes and scale "
         "their sums", "fusion/sums/narrow_products.py"),
     program_rewrite("round-first", narrow_extremes, "values whose maximum is rounded to integers are rounded first",

@@ -43,6 +43,7 @@ from .sums import (
     hoist_parameters,
     multiply_bytes,
     narrow_extremes,
+    pad_images,
     recompute_contractions,
     rematerialise,
     row_families,

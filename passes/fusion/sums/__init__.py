@@ -12,6 +12,7 @@ from .fold_scales import fold_scales
 from .hierarchical_reduction import sum_rows_first
 from .narrow_extremes import narrow_extremes
 from .narrow_products import multiply_bytes, widens_bytes
+from .padded_images import pad_images
 from .parameter_hoisting import hoist_parameters
 from .reduction_cse import eliminate_common_reductions
 from .rematerialisation import rematerialise
