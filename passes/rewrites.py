@@ -71,13 +71,13 @@ REWRITES = (
         "each result are computed once, by a kernel of their own", "fusion/sums/parameter_hoisting.py"),
     program_rewrite("fold-units", fold_units, "units that no input reaches are constants", "fusion/fold_units.py"),
     program_rewrite("pad-images", pad_images, "images of bytes in few channels are stored with their border, in whole "
-        "words", "fusion/sums/padded_images.py"),
+        "words", "fusion/quantised/padded_images.py"),
     program_rewrite("multiply-bytes", multiply_bytes, "products of dequantised bytes multiply the bytes and scale "
-        "their sums", "fusion/sums/narrow_products.py"),
+        "their sums", "fusion/quantised/narrow_products.py"),
     program_rewrite("round-first", narrow_extremes, "values whose maximum is rounded to integers are rounded first",
-        "fusion/sums/narrow_extremes.py"),
+        "fusion/quantised/narrow_extremes.py"),
     program_rewrite("fold-scales", fold_scales, "constant scales and shifts contain the divisors that follow them",
-        "fusion/sums/fold_scales.py"),
+        "fusion/quantised/fold_scales.py"),
     program_rewrite("pack-bits", pack_bits, "constants of bytes that units widen take as few bits as their numbers "
         "need; each reader of a widened value computes its own", "packing/packed_units.py"),
     program_rewrite("share-sums", eliminate_common_reductions, "sums that several nodes compute are computed once",

@@ -29,6 +29,7 @@ from .normal_forms import NormalForms
 from .normalise import Illegal
 from .piecewise import split_piecewise_readers
 from .programs import Meaning, build_programs
+from .quantised import fold_scales, multiply_bytes, narrow_extremes, pad_images, widens_bytes
 from .reorder import Order, graph_layout, moves_elements, permute, reorder, reorder_unit, unpermute
 from .sums import (
     Family,
@@ -39,16 +40,11 @@ from .sums import (
     defer_normalisation,
     eliminate_common_reductions,
     find_ungroupable,
-    fold_scales,
     hoist_parameters,
-    multiply_bytes,
-    narrow_extremes,
-    pad_images,
     recompute_contractions,
     rematerialise,
     row_families,
     shift_means,
     sum_rows_first,
-    widens_bytes,
 )
 from .views import Views, find_views, loop_iterations, memory_span

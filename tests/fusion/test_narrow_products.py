@@ -19,10 +19,10 @@ from cuts.ir.text import print_ir
 from cuts.ir.types import DType, TensorType
 from cuts.passes.fusion.fold_units import drop_unused, fold_units
 from cuts.passes.fusion.programs import Programs, build_programs
-from cuts.passes.fusion.sums.fold_scales import fold_scales
-from cuts.passes.fusion.sums.narrow_extremes import narrow_extremes
-from cuts.passes.fusion.sums.narrow_products import multiply_bytes
-from cuts.passes.fusion.sums.padded_images import pad_images
+from cuts.passes.fusion.quantised.fold_scales import fold_scales
+from cuts.passes.fusion.quantised.narrow_extremes import narrow_extremes
+from cuts.passes.fusion.quantised.narrow_products import multiply_bytes
+from cuts.passes.fusion.quantised.padded_images import pad_images
 from cuts.passes.inspection.verify import verify_programs
 
 from ..needs import disassemble, needs_disassembler, needs_opencl
@@ -288,7 +288,7 @@ def images(channels: int, zero: int, size: int = 15, stride: int = 2) -> Graph:
 
 @pytest.mark.parametrize(("channels", "shape"), [(3, (2, 33, 16, 8)), (6, (2, 33, 16, 16)), (4, None), (17, None)])
 def test_few_channels_fill_words(channels: int, shape: tuple[int, ...] | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(import_module("cuts.passes.fusion.sums.padded_images"), "MIN_PRODUCTS", 0)
+    monkeypatch.setattr(import_module("cuts.passes.fusion.quantised.padded_images"), "MIN_PRODUCTS", 0)
     after = pad_images(fold_units(build_programs(images(channels, 9, 29), REGISTRY)))
     verify_programs(after)
     assert after.types.get("q.padded", TensorType(DType.U8, ())).shape == (shape or ())
@@ -297,7 +297,7 @@ def test_few_channels_fill_words(channels: int, shape: tuple[int, ...] | None, m
 @needs_opencl
 @pytest.mark.parametrize(("channels", "zero", "stride"), [(3, 0, 2), (3, 131, 1), (7, 255, 3)])
 def test_padded_images_are_exact(channels: int, zero: int, stride: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(import_module("cuts.passes.fusion.sums.padded_images"), "MIN_PRODUCTS", 0)
+    monkeypatch.setattr(import_module("cuts.passes.fusion.quantised.padded_images"), "MIN_PRODUCTS", 0)
     whole = images(channels, zero, stride=stride)
     x = RNG.integers(-300, 300, whole.types["x"].shape).astype(np.float32) / 4
     found, want = (build(whole, target=target).run({"x": x})["y"] for target in ("opencl", "reference"))

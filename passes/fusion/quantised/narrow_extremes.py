@@ -84,7 +84,7 @@ class Magnitudes:
     constants: Mapping[str, Array]
 
     def of(self, expr: Expr) -> float:
-        """Return the largest size of an expression; inf where it may be NaN."""
+        """Return an expression's largest size; inf where it may be NaN."""
         if isinstance(expr, Const):
             return abs(float(expr.value))
         if isinstance(expr, IndexValue):
