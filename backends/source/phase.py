@@ -2,8 +2,8 @@
 
 Nodes come in reverse post order. Families over the same box share a nest; a reduced variable opens a scope with its
 loads, products and accumulations. A value that one nest computes and another uses is a register array, everything else
-a scalar. Atomic updates have a nest of their own: their operands are loaded before the first of them, as no load
-crosses an atomic operation.
+a scalar. Atomic updates, and stores at places from data, have a nest of their own: their operands are loaded before the
+first of them, as no load crosses an atomic operation.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from ...ir import (
     variables,
     vector_axes,
 )
+from .atomics import arrives
 from .index_ctext import guard_text
 from .nodes import NodePrinter
 from .scope import KernelNames, Writer
@@ -81,7 +82,7 @@ class PhasePrinter:
 
     @arriving.default
     def _arriving(self) -> bool:
-        return all(isinstance(root, Store) and root.into is not None for root in self.phase.roots)
+        return all(isinstance(root, Store) and arrives(root) for root in self.phase.roots)
 
     @printer.default
     def _printer(self) -> NodePrinter:
@@ -100,6 +101,7 @@ class PhasePrinter:
         """Print nodes under the opened loops: form units, declare values that cross them, print each."""
         units = self._units(self._hoist(nodes, opened), opened)
         home = {node: unit for unit in units for node in unit.nodes}
+        places: dict[tuple[str, str], str] = {}
         for unit in units:
             self._declare(unit, home, opened)
             rest = self._rest(unit.nodes[0], opened)
@@ -108,12 +110,12 @@ class PhasePrinter:
                 times = rest[0].extent if fixed else self._unroll(unit.nodes, opened, rest[0])
                 with self.out.loop(rest[0], times, self._meets(unit.nodes)):
                     self._block(unit.nodes, (*opened, rest[0]))
-            elif reductions := [n for n in unit.nodes if isinstance(n, LaneReduce)]:
-                self.printer.reduce_lanes(*reductions)
+            elif isinstance(unit.nodes[0], LaneReduce):
+                self.printer.reduce_lanes(*cast("list[LaneReduce]", unit.nodes))
             elif unit.key[0] == "arriving":
                 for node in unit.nodes:
                     assert isinstance(node, Store)
-                    self.printer.update(node, rest)
+                    self.printer.update(node, rest, places)
             else:
                 axes = vector_axes(unit.nodes[0])
                 with self.out.loops([v for v in rest if v not in axes], self._meets(unit.nodes)):
@@ -148,10 +150,8 @@ class PhasePrinter:
         return nodes
 
     def _addresses_registers(self, unit: _Unit, home: dict[DfgNode, _Unit], var: Var) -> bool:
-        """Return whether a scope addresses registers by its variable, which then has to be constant in each iteration.
-
-        It does so for values that it passes to other units, those that it gets from others, and those along a row.
-        Copies and loads of fragments add a constant offset to an address that iterations share.
+        """Return whether a scope addresses registers by its variable, which then has to be constant in each iteration:
+        for values that it passes to other units, those that it gets from others, and those along a row.
         """
         if any(var in self.boxes[node] for node in unit.nodes if isinstance(node, _OFFSETS)):
             return True

@@ -1,4 +1,4 @@
-"""Combination of lanes' values: shuffles, an exchange of warps, and one of a cluster's blocks."""
+"""Combination of lanes: shuffles, exchanges of warps and of blocks."""
 
 from __future__ import annotations
 
