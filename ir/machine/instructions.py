@@ -73,7 +73,11 @@ VECTOR_ADDITIONS: Mapping[str, int] = {f"sum_{DType.F32}x{width}": width for wid
 #: Conversions of neighbours that are packed into a word: the type of the numbers, and that of the values. Numbers of
 #: floats are those of single conversions. Kernels with the same conversion to u8 stopped an H200 with an illegal
 #: instruction.
-PACKED_CONVERSIONS: Mapping[str, tuple[DType, DType]] = {f"{DType.I8}_of_{DType.F32}x4": (DType.I8, DType.F32)}
+#: Those of halves set negative numbers to 0.
+PACKED_CONVERSIONS: Mapping[str, tuple[DType, DType]] = {
+    f"{DType.I8}_of_{DType.F32}x4": (DType.I8, DType.F32),
+    **{f"{kind}_from_zero_x2": (kind, kind) for kind in (DType.F16, DType.BF16)},
+}
 
 #: Instructions of each dialect. OpenCL C has none; matrix instructions are emulated there.
 INSTRUCTIONS: Mapping[str, frozenset[str]] = {

@@ -26,6 +26,9 @@ from ....ir import (
 from .mma_text import operand_words
 from .warpgroup_text import BEGINS, HELD_ROWS, held_rows, held_rows_words, warpgroup_helper_name, warpgroup_rows
 
+#: Bytes of a word that packed numbers fill.
+_WORD_BYTES = 4
+
 
 def _matrix_helper(row: MatrixLoadInstruction) -> str:
     suffix = "_f32" if row.dtype is DType.F32 else "_turned" * row.transposed
@@ -91,12 +94,21 @@ def addition_helpers(qualifier: str) -> Mapping[str, str]:
 
 
 def packed_conversions(qualifier: str) -> Mapping[str, str]:
-    """Return the helpers that convert four floats to integers of a byte.
+    """Return the helpers that convert floats to the numbers of a word.
 
-    The first one is in the low bits.
+    They are four integers, or two halves from 0 on. The first one is in the low bits.
     """
     found: dict[str, str] = {}
-    for name, (dtype, _) in PACKED_CONVERSIONS.items():
+    for name, (dtype, values) in PACKED_CONVERSIONS.items():
+        if dtype is values:
+            word, zero = f"cuts_pack_{dtype}", "cuts_max_f32({}, 0.0f)"
+            body = f'unsigned r; asm("cvt.rn.relu.{dtype}x2.f32 %0, %2, %1;" : "=r"(r) : "f"(a), "f"(b)); return r;'
+            plain = f"return {word}({zero.format('a')}, {zero.format('b')});"
+            found[f"cuts_{name}"] = (
+                f"{qualifier} unsigned cuts_{name}(float a, float b) "
+                f"{{\n#if __CUDA_ARCH__ >= 800\n  {body}\n#else\n  {plain}\n#endif\n}}"
+            )
+            continue
         kind = "s8" if dtype.element.kind == "signed" else "u8"
         pack = f'asm("cvt.pack.sat.{kind}.s32.b32 %0, %1, %2, %3;" : "=r"(r) : "r"({{}}), "r"({{}}), "r"({{}}));'
         whole = [f"__float2int_rz({v})" for v in "abcd"]
@@ -112,7 +124,10 @@ CUDA_INSTRUCTIONS: Mapping[str, str] = {
     **{name: "{d}[{di}] = {ok} ? {s}[{si}] : 0;" for name, row in COPIES.items() if row.nbytes < MIN_COPY_BYTES},
     **{name: f"cuts_{name}({{operands}});" for name, row in MMA_INSTRUCTIONS.items() if not row.reads_shared},
     **{name: f"cuts_{name}({{element}}, {{values}});" for name in VECTOR_ADDITIONS},
-    **{name: f"cuts_{name}({{0}}, {{1}}, {{2}}, {{3}})" for name in PACKED_CONVERSIONS},
+    **{
+        name: f"cuts_{name}({', '.join(f'{{{n}}}' for n in range(_WORD_BYTES // dtype.size))})"
+        for name, (dtype, _) in PACKED_CONVERSIONS.items()
+    },
     **{
         row.name + end: warpgroup_helper_name(row, "{columns}")
         + end
