@@ -137,7 +137,7 @@ def test_chosen_products_are_right_on_cuda(kind: str, form: str, step: int) -> N
 
 @pytest.mark.parametrize("kind", ["f16", "bf16"])
 def test_packed_halves_begin_at_zero(kind: str) -> None:
-    """A conversion of two halves sets negative ones to 0; another instruction clips them above."""
+    """Conversions of two halves set negative ones to 0."""
     made = group(kind, "expanded")
     source = emit(extract(lower(made, choose(made, H200)[0].schedule, {}, H200)), "cuda").source
     body = source[source.index("__global__") :]
