@@ -78,14 +78,17 @@ class CostCoefficients:
     producer, `bulk_loop` the power in which products and arrivals add up. An instruction of the epilogue takes
     `bulk_epilogue` clocks per warp and scheduler, where `bulk_epilogue_warps` warps hide its latency, with fewer
     more by the exponent `bulk_epilogue_power`; `bulk_line` is clocks of a line that it moves, `bulk_box_line` of a line
-    of shared memory that copies bring. Teams, whose tiles are small, wait for lines and the share `bulk_team_l2`
-    of the L2 traffic at least.
+    of shared memory that copies bring, `bulk_straddling_line` more of one whose bytes lie in two lines of memory.
+    Teams, whose tiles are small, wait for lines and the share `bulk_team_l2` of the L2 traffic at least.
 
     Chains in registers: weights `chain_work` of their work and `chain_l2` of L2 traffic, `chain_latency` in which a
     block begins and ends, in latencies of DRAM; clocks in which no block of an SM works in a part (`chain_part`),
     and those of each warpgroup beyond the first one that waits for the others (`chain_in_step`). In each part, values
     between products take `chain_value` clocks, none where warpgroups take turns, and each of three or more warpgroups
     `chain_late` clocks where there are two stages.
+
+    Where reduction threads multiply, a batch of loads in flight takes `streamed` latencies of DRAM, which sustains the
+    share `streamed_dram` of its bandwidth.
 
     Layouts of products without matrix instructions: a thread multiplies `multiplications` numbers while 16 bytes pass
     through memory. A factor along the reduced axis takes `along_depth` of the product's time, and rows that are added
@@ -159,6 +162,7 @@ class CostCoefficients:
     bulk_epilogue_power: float
     bulk_line: float
     bulk_box_line: float
+    bulk_straddling_line: float
     bulk_team_l2: float
     chain_work: float
     chain_l2: float
@@ -170,6 +174,8 @@ class CostCoefficients:
     across_rows: float
     chain_value: float = 0.0
     chain_late: float = 0.0
+    streamed: float = 2.5
+    streamed_dram: float = 0.94
     copied_products: float = 1.0
     fragment_products: float = 1.0
     computed_factors: float = 1.0

@@ -10,21 +10,19 @@ from math import inf
 from typing import Any, TypeAlias
 
 import numpy as np
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from ...ir import (
-    MMA_INSTRUCTIONS,
     FusedGroup,
     PassError,
     Segment,
     Target,
     expr_variables,
     has_dependent_sizes,
-    is_contraction,
     operands,
 )
-from ..geometry import ScheduleParameter, ScheduleTemplate, SegmentTemplate, is_matrix_like
-from ..model import estimate_time, lower_bound
+from ..geometry import ScheduleParameter, ScheduleTemplate, SegmentTemplate
+from ..model import estimate_time, features_of, lower_bound
 from ..schedule import (
     Batch,
     Candidate,
@@ -32,6 +30,7 @@ from ..schedule import (
     Space,
     candidate_of,
     chain_templates,
+    choose,
     columns_of,
     combine_templates,
     evaluate,
@@ -43,7 +42,9 @@ from ..schedule import (
     sample_batches,
     score,
     segment_templates,
+    sums_windows,
 )
+from .shared_launches import shared_launch_seconds
 
 #: Schedule templates, and candidates of each, that groups over a known iteration space are evaluated with.
 MAX_LEADING_STRUCTURES, LEADING_POINTS = 1, 8
@@ -92,6 +93,34 @@ class AnalyticCost:
         best, self.leaders[key] = (self._search if dependent else self._sample)(group, combinations)
         return best
 
+    def search(self, forms: Sequence[FusedGroup]) -> float:
+        """Return the modelled time of a sequence of kernels, each searched.
+
+        Those without sums share a launch; others find results of earlier ones in the L2 cache.
+        """
+        try:
+            found = [choose(form, self.target)[0] for form in forms]
+        except PassError:
+            return inf
+        together = [c for c, form in zip(found, forms, strict=True) if not any(s.reductions for s in form.segments)]
+        seconds = shared_launch_seconds(together, self.target) if together else 0.0
+        made: dict[str, float] = {}
+        for candidate, form in zip(found, forms, strict=True):
+            if candidate not in together:
+                cached = sum(made.get(t, 0.0) for t in form.inputs)
+                seconds += self._seconds_after(form, candidate, cached)
+            made |= {t: float(form.tensors[t].nbytes) for t in form.outputs}
+        return seconds
+
+    def _seconds_after(self, form: FusedGroup, candidate: Candidate, cached: float) -> float:
+        """Return the time of a kernel that finds bytes in the L2 cache, if half of it is enough for them."""
+        if not 0.0 < cached <= self.target.l2_bytes / 2:
+            return candidate.score
+        features = features_of(form, candidate.schedule, self.target)
+        warm = evolve(features, unique_bytes=max(0.0, features.unique_bytes - cached))
+        cold, warm_time = (estimate_time(f, lower_bound(f, self.target), self.target) for f in (features, warm))
+        return candidate.score * float(warm_time / cold)
+
     def improve(self, group: FusedGroup, candidate: Candidate) -> Candidate:
         """Return a candidate, or a better one of a similar group.
 
@@ -106,7 +135,7 @@ class AnalyticCost:
 
     def _is_searched(self, group: FusedGroup) -> bool:
         """Return whether a sample would represent the space of a group badly."""
-        return has_dependent_sizes(group) or fills_box(group, self.target) or _sums_windows(group, self.target)
+        return has_dependent_sizes(group) or fills_box(group, self.target) or sums_windows(group, self.target)
 
     def _combinations(self, group: FusedGroup) -> list[_Combination]:
         """Return the schedule templates that are compared."""
@@ -156,19 +185,6 @@ class AnalyticCost:
         found.sort(key=lambda pair: pair[0])
         leaders = tuple(leader for _, leader in found[:MAX_LEADING_STRUCTURES])
         return found[0][0] if found else inf, leaders
-
-
-def _sums_windows(group: FusedGroup, target: Target) -> bool:
-    """Return whether a group is a depthwise contraction of factors that matrix instructions might compute before it."""
-    (segment, *others) = group.segments
-    own = [r.name for r in segment.reductions]
-    held = {MMA_INSTRUCTIONS[name].held for name, _ in target.atoms}
-    return (
-        not others
-        and any(is_contraction(r, own) for r in segment.reductions)
-        and not is_matrix_like(segment)
-        and any(group.tensors[t].dtype in held for t in segment.tensors_read)
-    )
 
 
 def _similarity(group: FusedGroup, combinations: Sequence[_Combination]) -> tuple[Any, ...]:

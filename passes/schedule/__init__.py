@@ -1,6 +1,6 @@
 """Space of a group's schedules: enumeration, pruning, hill climbing and choice."""
 
-from .box_products import fills_box
+from .box_products import fills_box, sums_windows
 from .check_schedules import check_schedule
 from .mma_templates import is_mma_computable, mma_templates
 from .register_chains import chain_templates

@@ -14,12 +14,23 @@ from math import prod
 
 import numpy as np
 
-from ...ir import ACCUMULATOR_THREADS, MMA_INSTRUCTIONS, FusedGroup, Segment, Target, Var, reads, variables
+from ...ir import (
+    ACCUMULATOR_THREADS,
+    MMA_INSTRUCTIONS,
+    FusedGroup,
+    Segment,
+    Target,
+    Var,
+    is_contraction,
+    reads,
+    variables,
+)
 from ..geometry import (
     ScheduleParameter,
     SegmentTemplate,
     axis_classes,
     interleaved_instructions,
+    is_matrix_like,
     mma_operands,
     next_power,
     powers,
@@ -59,6 +70,22 @@ def box_mma_templates(group: FusedGroup, position: int, target: Target) -> Itera
 def fills_box(group: FusedGroup, target: Target) -> bool:
     """Return whether matrix instructions may fill or read a box."""
     return any(any(box_mma_templates(group, position, target)) for position in range(len(group.segments)))
+
+
+def sums_windows(group: FusedGroup, target: Target) -> bool:
+    """Return whether a group is a depthwise contraction.
+
+    Matrix instructions might compute its factors before it.
+    """
+    (segment, *others) = group.segments
+    own = [r.name for r in segment.reductions]
+    held = {MMA_INSTRUCTIONS[name].held for name, _ in target.atoms}
+    return (
+        not others
+        and any(is_contraction(r, own) for r in segment.reductions)
+        and not is_matrix_like(segment)
+        and any(group.tensors[t].dtype in held for t in segment.tensors_read)
+    )
 
 
 def _box_templates(group: FusedGroup, segment: Segment, target: Target) -> Iterator[SegmentTemplate]:

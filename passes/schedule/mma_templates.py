@@ -17,6 +17,7 @@ from ...ir import (
     ACCUMULATOR_THREADS,
     HALF_BYTES,
     MATH_MODES,
+    MIN_COPY_BYTES,
     MMA_INSTRUCTIONS,
     WIDEST_BYTES,
     FusedGroup,
@@ -160,7 +161,8 @@ def _suits_warpgroup(group: FusedGroup, segment: Segment, template: SegmentTempl
             return False
         if atom.held.size == 1 and axis != reduction.reduce[-1]:
             return False
-        kind, unit = group.tensors[factor.tensor], WIDEST_BYTES // group.tensors[factor.tensor].dtype.size
+        kind = group.tensors[factor.tensor]
+        unit = MIN_COPY_BYTES if atom.held.size == 1 else WIDEST_BYTES // kind.dtype.size
         address = linearise(factor.indices, kind.strides)
         steps = [step for primary, step in address.terms if primary != axis]
         if axis is None or any(n % unit for n in (axis.extent, address.const, *steps)):

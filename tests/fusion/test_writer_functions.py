@@ -50,3 +50,11 @@ def test_writers_apply_exact_functions(read: str, moves: bool) -> None:
     assert (made != group) == moves
     inputs = arrays(group, 1)
     assert (interpret(made, inputs)["y"] == interpret(group, inputs)["y"]).all()
+
+
+def test_functions_in_results_are_applied_once() -> None:
+    group = parse_ir(GROUP.replace("READ", '"f"[o, d]').replace("f16(z[q, o])\n", 'neg("u"[q, o])\n'))
+    assert isinstance(group, FusedGroup)
+    made, inputs = apply_by_writer(group), arrays(group, 1)
+    assert made != group
+    assert (interpret(made, inputs)["y"] == interpret(group, inputs)["y"]).all()

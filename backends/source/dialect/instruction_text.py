@@ -93,30 +93,6 @@ def addition_helpers(qualifier: str) -> Mapping[str, str]:
     return found
 
 
-def packed_conversions(qualifier: str) -> Mapping[str, str]:
-    """Return the helpers that convert floats to the numbers of a word.
-
-    They are four integers, or two halves from 0 on. The first one is in the low bits.
-    """
-    found: dict[str, str] = {}
-    for name, (dtype, values) in PACKED_CONVERSIONS.items():
-        if dtype is values:
-            word, zero = f"cuts_pack_{dtype}", "cuts_max_f32({}, 0.0f)"
-            body = f'unsigned r; asm("cvt.rn.relu.{dtype}x2.f32 %0, %2, %1;" : "=r"(r) : "f"(a), "f"(b)); return r;'
-            plain = f"return {word}({zero.format('a')}, {zero.format('b')});"
-            found[f"cuts_{name}"] = (
-                f"{qualifier} unsigned cuts_{name}(float a, float b) "
-                f"{{\n#if __CUDA_ARCH__ >= 800\n  {body}\n#else\n  {plain}\n#endif\n}}"
-            )
-            continue
-        kind = "s8" if dtype.element.kind == "signed" else "u8"
-        pack = f'asm("cvt.pack.sat.{kind}.s32.b32 %0, %1, %2, %3;" : "=r"(r) : "r"({{}}), "r"({{}}), "r"({{}}));'
-        whole = [f"__float2int_rz({v})" for v in "abcd"]
-        body = f"unsigned r; {pack.format(whole[3], whole[2], 0)} {pack.format(whole[1], whole[0], 'r')} return r;"
-        found[f"cuts_{name}"] = f"{qualifier} unsigned cuts_{name}(float a, float b, float c, float d) {{ {body} }}"
-    return found
-
-
 #: Text of the instructions of CUDA C++. Copies that are too narrow move one element.
 CUDA_INSTRUCTIONS: Mapping[str, str] = {
     **{name: f"{_matrix_helper(row)}({{registers}}, &{{p}}[{{i}}]);" for name, row in MATRIX_LOADS.items()},

@@ -39,7 +39,9 @@ def _apply_function(group: FusedGroup, tensor: str) -> FusedGroup:
         return group
     outputs = (evolve(o, body=_replace(function, read, o.body)) if o.tensor == tensor else o for o in first.outputs)
     reductions = (evolve(r, body=_replace(r.body, function, read)) for r in last.reductions)
-    segments = evolve(first, outputs=tuple(outputs)), evolve(last, reductions=tuple(reductions))
+    results = (evolve(o, body=_replace(o.body, function, read)) for o in last.outputs)
+    applied = evolve(last, reductions=tuple(reductions), outputs=tuple(results))
+    segments = evolve(first, outputs=tuple(outputs)), applied
     return evolve(group, segments=segments)
 
 
