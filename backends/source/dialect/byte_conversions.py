@@ -27,7 +27,7 @@ def packed_conversions(qualifier: str) -> Mapping[str, str]:
     The first one is in the low bits.
     """
     found: dict[str, str] = {}
-    for name, (dtype, _) in PACKED_CONVERSIONS.items():
+    for name, (dtype, _) in ((n, kinds) for n, kinds in PACKED_CONVERSIONS.items() if not kinds[0].is_float):
         a, b, c, d = (_integer_text(dtype, v) for v in "abcd")
         head = f"{qualifier} unsigned cuts_{name}(float a, float b, float c, float d)"
         packs = f"{_pack(dtype, d, c, '0')} {_pack(dtype, b, a, 'r')}"

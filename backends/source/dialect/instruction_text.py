@@ -26,6 +26,9 @@ from ....ir import (
 from .mma_text import operand_words
 from .warpgroup_text import BEGINS, HELD_ROWS, held_rows, held_rows_words, warpgroup_helper_name, warpgroup_rows
 
+#: Bytes of a word that packed numbers fill.
+_WORD_BYTES = 4
+
 
 def _matrix_helper(row: MatrixLoadInstruction) -> str:
     suffix = "_f32" if row.dtype is DType.F32 else "_turned" * row.transposed
@@ -97,7 +100,10 @@ CUDA_INSTRUCTIONS: Mapping[str, str] = {
     **{name: "{d}[{di}] = {ok} ? {s}[{si}] : 0;" for name, row in COPIES.items() if row.nbytes < MIN_COPY_BYTES},
     **{name: f"cuts_{name}({{operands}});" for name, row in MMA_INSTRUCTIONS.items() if not row.reads_shared},
     **{name: f"cuts_{name}({{element}}, {{values}});" for name in VECTOR_ADDITIONS},
-    **{name: f"cuts_{name}({{0}}, {{1}}, {{2}}, {{3}})" for name in PACKED_CONVERSIONS},
+    **{
+        name: f"cuts_{name}({', '.join(f'{{{n}}}' for n in range(_WORD_BYTES // dtype.size))})"
+        for name, (dtype, _) in PACKED_CONVERSIONS.items()
+    },
     **{
         row.name + end: warpgroup_helper_name(row, "{columns}")
         + end
