@@ -67,7 +67,9 @@ class CostCoefficients:
     Relative losses: `long` of each doubling of a body beyond `cached_body` operations, `crowded` of threads with
     more than `roomy_sums` sums, `deep` of each doubling of the stages beyond four, `past_l1` of copies past L1
     where one wave of blocks is the whole grid. Products whose factors threads copy take `copied_products` times as
-    long, where warps load fragments of them `fragment_products` times.
+    long, where warps load fragments of them `fragment_products` times. On their way to products in place, an element of
+    each lane takes `element_copy` clocks of an SM, 4 or 8 bytes of each `narrow_copy`. Copies without sums take
+    `many_loads` more for each doubling of a thread's loads beyond eight.
 
     Products of bulk copies: weights `bulk_tensor`, `bulk_l2` and `bulk_dram` of clocks of tensor cores and of
     traffic, `bulk_dram_power` in which DRAM and all else add up, `bulk_neighbour` the share of a tile that
@@ -76,7 +78,7 @@ class CostCoefficients:
     producer, `bulk_loop` the power in which products and arrivals add up. An instruction of the epilogue takes
     `bulk_epilogue` clocks per warp and scheduler, where `bulk_epilogue_warps` warps hide its latency, with fewer
     more by the exponent `bulk_epilogue_power`; `bulk_line` is clocks of a line that it moves, `bulk_box_line` of a line
-    of shared memory that copies bring, `bulk_straddling_line` more of one whose bytes lie in two lines of memory.
+    of shared memory that copies bring, `bulk_straddling_line` more of one that begins within a sector.
     Teams, whose tiles are small, wait for lines and the share `bulk_team_l2` of the L2 traffic at least.
 
     Chains in registers: weights `chain_work` of their work and `chain_l2` of L2 traffic, `chain_latency` in which a
@@ -143,6 +145,9 @@ class CostCoefficients:
     roomy_sums: float
     deep: float
     past_l1: float
+    element_copy: float
+    narrow_copy: float
+    many_loads: float
     bulk_tensor: float
     bulk_l2: float
     bulk_dram: float

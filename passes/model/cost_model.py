@@ -28,10 +28,13 @@ from .work import TENSOR_CORES
 ORDER_WEIGHT = 0.001
 #: Stands for zero rounds in a divisor.
 MIN_ROUNDS = 1e-9
-#: Elements of a thread in flight with register staging: a loop is unrolled so often.
-MAX_STAGED_IN_FLIGHT = 32.0
+#: Elements of a thread in flight that pass through registers: with a single buffer, where a compiler stores some before
+#: it loads others, and where all of a K block are loaded before its products.
+MAX_STAGED_IN_FLIGHT, MAX_HELD_IN_FLIGHT = 16.0, 64.0
 #: Share of the needed registers that a compiler takes without staging: it loads late.
 UNSTAGED_REGISTER_SHARE = 0.9
+#: Loads of a thread that are in flight together.
+FEW_LOADS = 8.0
 
 
 def estimate_time(features: Features, found: Bound, target: Target, conflicts: Count = 1.0) -> Count:
@@ -118,9 +121,8 @@ def _exposed_seconds(
     ahead = np.where(ring, features.stages - 1.0 - np.where(spread, costs.interleaved, 0.0), 0.0) + 1.0 - 1.0 / others
     latency = np.where(staged, costs.staged_round, costs.direct_round) * target.dram_latency
     # Synchronous copies come in several batches, with a wait for each.
-    turns = np.ceil(
-        features.register_staged / (features.threads * np.maximum(1.0, features.rounds) * MAX_STAGED_IN_FLIGHT)
-    )
+    in_flight = np.where(np.greater(features.stages, 1), MAX_HELD_IN_FLIGHT, MAX_STAGED_IN_FLIGHT)
+    turns = np.ceil(features.register_staged / (features.threads * np.maximum(1.0, features.rounds) * in_flight))
     latency = latency * np.maximum(1.0, turns)
     looped = np.minimum(features.looped, np.maximum(1.0, features.rounds))
     staged_rounds = waves * np.maximum(MIN_ROUNDS, features.rounds - looped)
@@ -232,8 +234,8 @@ def _wave_bytes(features: Features, together: Count) -> Count:
 
 
 def _size_penalty(features: Features, costs: CostCoefficients) -> Count:
-    """Return a soft penalty on long unrolled bodies (instruction cache, compile time), on impossible launch bounds, and
-    on more stages than most loops need.
+    """Return a soft penalty on long unrolled bodies (instruction cache, compile time), on impossible launch bounds, on
+    more stages than most loops need, and on many loads of a thread.
     """
     long = 1.0 + costs.long * np.maximum(0.0, np.log2(np.maximum(1.0, features.body / costs.cached_body)))
     roomy = np.greater(features.registers, 128)
@@ -243,7 +245,8 @@ def _size_penalty(features: Features, costs: CostCoefficients) -> Count:
     copied = np.greater(features.tensor, 0) & np.equal(features.bulk, 0)
     crowded = costs.crowded * (copied & np.greater(features.held, costs.roomy_sums))
     deep = costs.deep * np.log2(np.maximum(1.0, features.stages / 4.0))
-    return long + asked + crowded + deep + 0.0005 * np.log2(features.raster)
+    many = np.equal(features.rounds, 0) * costs.many_loads * np.log2(np.maximum(1.0, features.direct / FEW_LOADS))
+    return long + asked + crowded + deep + many + 0.0005 * np.log2(features.raster)
 
 
 def _copied_product_factor(features: Features, costs: CostCoefficients) -> Count:
