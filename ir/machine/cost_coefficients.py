@@ -68,8 +68,8 @@ class CostCoefficients:
     more than `roomy_sums` sums, `deep` of each doubling of the stages beyond four, `past_l1` of copies past L1
     where one wave of blocks is the whole grid. Products whose factors threads copy take `copied_products` times as
     long, where warps load fragments of them `fragment_products` times. On their way to products in place, an element of
-    each lane takes `element_copy` clocks of an SM, 4 or 8 bytes of each `narrow_copy`. Copies without sums take
-    `many_loads` more for each doubling of a thread's loads beyond eight.
+    each lane takes `element_copy` clocks of an SM, 4 or 8 bytes of each `narrow_copy`. Without sums, narrow elements
+    take `many_loads` more for each doubling of a thread's loads beyond sixteen.
 
     Products of bulk copies: weights `bulk_tensor`, `bulk_l2` and `bulk_dram` of clocks of tensor cores and of
     traffic, `bulk_dram_power` in which DRAM and all else add up, `bulk_neighbour` the share of a tile that

@@ -33,8 +33,8 @@ MIN_ROUNDS = 1e-9
 MAX_STAGED_IN_FLIGHT, MAX_HELD_IN_FLIGHT = 16.0, 64.0
 #: Share of the needed registers that a compiler takes without staging: it loads late.
 UNSTAGED_REGISTER_SHARE = 0.9
-#: Loads of a thread that are in flight together.
-FEW_LOADS = 8.0
+#: Loads of a thread that are in flight together; bytes of one that is not narrow.
+FEW_LOADS, WORD_BYTES = 16.0, 4.0
 
 
 def estimate_time(features: Features, found: Bound, target: Target, conflicts: Count = 1.0) -> Count:
@@ -235,7 +235,7 @@ def _wave_bytes(features: Features, together: Count) -> Count:
 
 def _size_penalty(features: Features, costs: CostCoefficients) -> Count:
     """Return a soft penalty on long unrolled bodies (instruction cache, compile time), on impossible launch bounds, on
-    more stages than most loops need, and on many loads of a thread.
+    more stages than most loops need, and on many loads of elements of a thread.
     """
     long = 1.0 + costs.long * np.maximum(0.0, np.log2(np.maximum(1.0, features.body / costs.cached_body)))
     roomy = np.greater(features.registers, 128)
@@ -245,7 +245,9 @@ def _size_penalty(features: Features, costs: CostCoefficients) -> Count:
     copied = np.greater(features.tensor, 0) & np.equal(features.bulk, 0)
     crowded = costs.crowded * (copied & np.greater(features.held, costs.roomy_sums))
     deep = costs.deep * np.log2(np.maximum(1.0, features.stages / 4.0))
-    many = np.equal(features.rounds, 0) * costs.many_loads * np.log2(np.maximum(1.0, features.direct / FEW_LOADS))
+    narrow = np.less(features.bytes, WORD_BYTES * features.direct * features.threads)
+    narrow = narrow & np.equal(features.looped, 0) & np.equal(features.copies, 0)
+    many = narrow * costs.many_loads * np.log2(np.maximum(1.0, features.direct / FEW_LOADS))
     return long + asked + crowded + deep + many + 0.0005 * np.log2(features.raster)
 
 
