@@ -67,9 +67,11 @@ class CostCoefficients:
     Relative losses: `long` of each doubling of a body beyond `cached_body` operations, `crowded` of threads with
     more than `roomy_sums` sums, `deep` of each doubling of the stages beyond four, `past_l1` of copies past L1
     where one wave of blocks is the whole grid. Products whose factors threads copy take `copied_products` times as
-    long, where warps load fragments of them `fragment_products` times. On their way to products in place, an element of
-    each lane takes `element_copy` clocks of an SM, 4 or 8 bytes of each `narrow_copy`. Without sums, narrow elements
-    take `many_loads` more for each doubling of a thread's loads beyond sixteen.
+    long, where warps load fragments of them `fragment_products` times; where warpgroups multiply factors that
+    threads compute, `computed_factors` times more. Products beside a box take `box_products` times as long, more by
+    `box_registers` for each register of a thread and by `box_tail` for one wave of blocks. On their way to products in
+    place, an element of each lane takes `element_copy` clocks of an SM, 4 or 8 bytes of each `narrow_copy`. Without
+    sums, narrow elements take `many_loads` more for each doubling of a thread's loads beyond sixteen.
 
     Products of bulk copies: weights `bulk_tensor`, `bulk_l2` and `bulk_dram` of clocks of tensor cores and of
     traffic, `bulk_dram_power` in which DRAM and all else add up, `bulk_neighbour` the share of a tile that
@@ -86,6 +88,9 @@ class CostCoefficients:
     and those of each warpgroup beyond the first one that waits for the others (`chain_in_step`). In each part, values
     between products take `chain_value` clocks, none where warpgroups take turns, and each of three or more warpgroups
     `chain_late` clocks where there are two stages.
+
+    Where reduction threads multiply, a batch of loads in flight takes `streamed` latencies of DRAM, which sustains the
+    share `streamed_dram` of its bandwidth.
 
     Layouts of products without matrix instructions: a thread multiplies `multiplications` numbers while 16 bytes pass
     through memory. A factor along the reduced axis takes `along_depth` of the product's time, and rows that are added
@@ -174,8 +179,14 @@ class CostCoefficients:
     across_rows: float
     chain_value: float = 0.0
     chain_late: float = 0.0
+    streamed: float = 2.5
+    streamed_dram: float = 0.94
     copied_products: float = 1.0
     fragment_products: float = 1.0
+    computed_factors: float = 1.0
+    box_products: float = 1.0
+    box_registers: float = 0.0
+    box_tail: float = 0.0
 
 
 @frozen(cache_hash=True)

@@ -6,7 +6,6 @@ Similar groups are compared by the candidates that were best for the first of th
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from itertools import product as cartesian
 from math import inf
 from typing import Any, TypeAlias
 
@@ -33,7 +32,9 @@ from ..schedule import (
     chain_templates,
     choose,
     columns_of,
+    combine_templates,
     evaluate,
+    fills_box,
     first_points,
     make_space,
     only_chains,
@@ -41,6 +42,7 @@ from ..schedule import (
     sample_batches,
     score,
     segment_templates,
+    sums_windows,
 )
 
 #: Schedule templates, and candidates of each, that groups over a known iteration space are evaluated with.
@@ -82,7 +84,7 @@ class AnalyticCost:
 
     def cost(self, group: FusedGroup) -> float:
         """Return the modelled time with its launch; infinity without a legal sample."""
-        combinations, dependent = self._combinations(group), has_dependent_sizes(group)
+        combinations, dependent = self._combinations(group), self._is_searched(group)
         key = _similarity(group, combinations)
         best, *_ = self._lead(group, combinations, self.leaders.get(key, ()))
         if best < inf:
@@ -124,19 +126,23 @@ class AnalyticCost:
 
         A search finds the best points of a space of dependent sizes in one group and misses them in another.
         """
-        if not has_dependent_sizes(group):
+        if not self._is_searched(group):
             return candidate
         combinations = self._combinations(group)
         leaders = self.leaders.get(_similarity(group, combinations), ())
         best, space, places = self._lead(group, combinations, leaders)
         return candidate_of(space, Point(best, 0, places)) if best < candidate.score else candidate
 
+    def _is_searched(self, group: FusedGroup) -> bool:
+        """Return whether a sample would represent the space of a group badly."""
+        return has_dependent_sizes(group) or fills_box(group, self.target) or sums_windows(group, self.target)
+
     def _combinations(self, group: FusedGroup) -> list[_Combination]:
         """Return the schedule templates that are compared."""
         if chains := only_chains(group, self.target):
             return [*chains]
         segments = [segment_templates(group, k, self.target) for k in range(len(group.segments))]
-        plain = cartesian(*(segments if has_dependent_sizes(group) else map(_staging_templates, segments)))
+        plain = combine_templates(segments if self._is_searched(group) else [*map(_staging_templates, segments)])
         return [*plain, *chain_templates(group, self.target)]
 
     def _lead(
@@ -147,7 +153,7 @@ class AnalyticCost:
         for leader in leaders:
             own = Space(group, self.target, (ScheduleTemplate(combinations[leader.position], leader.knobs),))
             batch = evaluate(own, own.templates[0], columns_of(own.templates[0], leader.places), 0)
-            seconds = score(batch, own) if has_dependent_sizes(group) else _seconds(batch, own)
+            seconds = score(batch, own) if self._is_searched(group) else _seconds(batch, own)
             if (found := float(seconds.min())) < best:
                 best, space, places = found, own, tuple(leader.places[int(seconds.argmin())].tolist())
         return best, space, places

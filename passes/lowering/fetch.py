@@ -102,11 +102,7 @@ def _widths(value: Value, dtype: DType, copies: bool, widest: int, aligned: Mapp
     most = max(widest // 4, moved)
     if isinstance(value, Load) and dtype.size < MIN_COPY_BYTES and (copies or vector_widths(dtype)):
         most = min(most, aligned.get(value.buffer, widest) // dtype.size)
-    return (
-        tuple(n for n in (16, 8, 4, 2, 1) if n == most or n <= min(most, 4 if dtype.size < 4 else 2))
-        if most > 1
-        else (1,)
-    )
+    return tuple(n for n in (16, 8, 4, 2, 1) if n == most or n <= min(most, 8 // dtype.size)) if most > 1 else (1,)
 
 
 def tile_value(tile: Tile, context: Context, dtype: DType) -> Value:
