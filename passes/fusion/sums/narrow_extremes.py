@@ -84,7 +84,7 @@ class Magnitudes:
     constants: Mapping[str, Array]
 
     def of(self, expr: Expr) -> float:
-        """Return the largest size of an expression; inf where it may be NaN."""
+        """Return the largest size of an expression, inf for a NaN."""
         if isinstance(expr, Const):
             return abs(float(expr.value))
         if isinstance(expr, IndexValue):
