@@ -62,7 +62,7 @@ def _base(dtype: DType) -> str:
     return f"{float((1 << 23) + 128 * _is_signed(dtype))}f"
 
 
-def _unpacked(dtype: DType) -> str:
+def _unpacking_text(dtype: DType) -> str:
     """Return the template of the byte at a {place} of the word {x}.{c} as f32."""
     bits = "{x}.{c} ^ 0x80808080u" if _is_signed(dtype) else "{x}.{c}"
     return f"(__uint_as_float(__byte_perm({bits}, 0x4b000000u, 0x744{{place}})) - {_base(dtype)})"
@@ -71,5 +71,5 @@ def _unpacked(dtype: DType) -> str:
 #: Texts of conversions of neighbours.
 CONVERSION_TEXTS: Mapping[str, str] = {
     **{name: f"cuts_{name}({{0}}, {{1}}, {{2}}, {{3}})" for name in PACKED_CONVERSIONS},
-    **{name: _unpacked(dtype) for name, (dtype, _) in UNPACKED_CONVERSIONS.items()},
+    **{name: _unpacking_text(dtype) for name, (dtype, _) in UNPACKED_CONVERSIONS.items()},
 }

@@ -42,7 +42,7 @@ class Vectors:
         return self.type.format(words=width // self.per_word)
 
     def element(self, name: str, number: int, conversion: str = "") -> str:
-        """Return an element of a vector, by the text of a conversion if any."""
+        """Return an element of a vector, by a conversion's text if any."""
         word, place = divmod(number, self.per_word)
         return (conversion or self.elements[place]).format(x=name, c=self.names[word], place=place)
 
