@@ -85,7 +85,8 @@ class NodePrinter(ValuePrinter):
         start, guards = piece
         vectors = self.names.dialect.vectors[node.memory_dtype.value]
         where = self._vector_place(node, start, len(lanes))
-        name, elements = self.names.fresh(), vectors.floats if node.stored else vectors.elements
+        name = self.names.fresh()
+        conversion = self.names.dialect.instructions[f"{node.dtype}_of_{node.stored}x4"] if node.stored else ""
         if guards:
             (fill,) = vectors.pack([number_text(node.fill, node.memory_dtype, self.names.dialect)] * vectors.per_word)
             self.out.line(
@@ -100,7 +101,7 @@ class NodePrinter(ValuePrinter):
         else:
             self.out.line(f"{where['vector']} {name} = {vectors.load.format(**where)};")
         for place, lane in enumerate(lanes):
-            self.out.line(f"{self.lane_text(node, node.axis, lane)} = {vectors.element(name, place, elements)};")
+            self.out.line(f"{self.lane_text(node, node.axis, lane)} = {vectors.element(name, place, conversion)};")
 
     def vector_store(self, node: VectorStore) -> None:
         """Print the accesses of a vector store, one after another."""

@@ -101,14 +101,6 @@ def round_by_addition(node: Convert, context: SelectionContext) -> Convert:
     return evolve(node, arg=_near(node.arg)) if packs and not itself else node
 
 
-def round_within_limits(node: Op) -> Op:
-    """Return a number within small limits, rounded by additions if any."""
-    inner = node.args[0] if node.fn == "min" and _is_small(node.args[1]) else node
-    limited = isinstance(inner, Op) and inner.fn == "max" and inner is not node and _is_small(inner.args[1])
-    found = _near(node) if limited else node
-    return found if isinstance(found, Op) else node
-
-
 def _near(value: Value) -> Value:
     """Return a value whose rounding is by additions, if it is that of one number, moved by small integers."""
     if not isinstance(value, Op) or value.dtype is not DType.F32:

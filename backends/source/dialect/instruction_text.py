@@ -16,13 +16,13 @@ from ....ir import (
     MATRIX_LOADS,
     MIN_COPY_BYTES,
     MMA_INSTRUCTIONS,
-    PACKED_CONVERSIONS,
     VECTOR_ADDITIONS,
     WIDEST_BYTES,
     CopyInstruction,
     DType,
     MatrixLoadInstruction,
 )
+from .byte_conversions import CONVERSION_TEXTS
 from .mma_text import operand_words
 from .warpgroup_text import BEGINS, HELD_ROWS, held_rows, held_rows_words, warpgroup_helper_name, warpgroup_rows
 
@@ -100,10 +100,7 @@ CUDA_INSTRUCTIONS: Mapping[str, str] = {
     **{name: "{d}[{di}] = {ok} ? {s}[{si}] : 0;" for name, row in COPIES.items() if row.nbytes < MIN_COPY_BYTES},
     **{name: f"cuts_{name}({{operands}});" for name, row in MMA_INSTRUCTIONS.items() if not row.reads_shared},
     **{name: f"cuts_{name}({{element}}, {{values}});" for name in VECTOR_ADDITIONS},
-    **{
-        name: f"cuts_{name}({', '.join(f'{{{n}}}' for n in range(_WORD_BYTES // dtype.size))})"
-        for name, (dtype, _) in PACKED_CONVERSIONS.items()
-    },
+    **CONVERSION_TEXTS,
     **{
         row.name + end: warpgroup_helper_name(row, "{columns}")
         + end
