@@ -24,6 +24,8 @@ from .dialect import Dialect
 from .index_ctext import guard_text, index_text, place_text
 from .scope import KernelNames, Writer
 
+#: Most places of stores that are computed ahead: sums of a product, which are more, have no registers beside them.
+MAX_STORED_PLACES = 16
 _HELPER = re.compile(r"cuts_(into|meet)_(\w+)_([a-z0-9]+)$")
 
 
@@ -101,13 +103,15 @@ def print_atomic_update(
         )
     place = index_text(node.address, names.pointers)
     exists = " && ".join(part for part in (_matters(node, values, names), _exists(node, names)) if part)
-    if not rest:
-        out.line((f"if ({exists}) " if exists else "") + _call(node, values, place, names))
+    elements = prod(v.extent for v in rest)
+    if not rest or (node.into is None and elements > MAX_STORED_PLACES):
+        with out.loops(rest):
+            out.line((f"if ({exists}) " if exists else "") + _call(node, values, place, names))
         return
     at = index_text(linearise([as_index(v) for v in rest], row_major(tuple(v.extent for v in rest))), {})
     if (place, exists) not in places:
         known = places[place, exists] = names.fresh()
-        out.line(f"int {known}[{prod(v.extent for v in rest)}];")
+        out.line(f"int {known}[{elements}];")
         with out.loops(rest):
             out.line(f"{known}[{at}] = {f'{exists} ? {place} : -1' if exists else place};")
     address = f"{places[place, exists]}[{at}]"
