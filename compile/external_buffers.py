@@ -30,13 +30,18 @@ class InPlaceProgram:
         self.chains = chains
 
     def open(
-        self, held: Collection[str], allocate: Callable[[int], int], share: Share | None = None
+        self,
+        held: Collection[str],
+        allocate: Callable[[int], int],
+        share: Share | None = None,
+        divide: bool = False,
     ) -> ExternalSession:
         """Open the plan in external memory.
 
-        `allocate` and `share` provide it; `held` are inputs that seldom move.
+        `allocate` and `share` provide it; `held` are inputs that seldom move. With `divide`, the caller releases inputs
+        between parts of the launches.
         """
-        session = ExternalSession(self.plan, self.chains, held, allocate, share, self.images)
+        session = ExternalSession(self.plan, self.chains, held, allocate, share, self.images, divide)
         if share is not None:
             self.images.release()
         return session

@@ -189,7 +189,9 @@ _PRECISE: dict[str, Literal["", "result", "inside"]] = {
 }
 
 #: Functions of half types that are computed in f32 with its digits nearly, which takes less, and their instructions.
-_HALF = {"exp": ("cuts_exp_half({0})", 4), "erf": ("cuts_erf_half({0})", 14)}
+_HALF = {
+    "exp": ("cuts_exp_half({0})", 4), "erf": ("cuts_erf_half({0})", 14), "erfc": ("cuts_erfc_half({0})", 14),
+}  # fmt: skip
 
 _TABLE = [
     Function("add", 2, np.add, "({0} + {1})", commutative=True, wraps=True),

@@ -7,7 +7,7 @@ from threading import Lock
 
 from ..backends import Array, BlockAddress, SequenceLauncher
 from .fallback_kernels import use_fallback_kernels
-from .placement import CONSTANTS, ConstantImages, Share, place_over_blocks
+from .placement import CONSTANTS, ConstantImages, Share, divide_sequence, place_over_blocks
 from .plan import Plan
 from .profiler_range import profiler_range
 
@@ -21,7 +21,9 @@ class ExternalSession:
     Any thread may launch it; one launch waits for another. The session allocates constants; the scratch block is its
     caller's.
 
-    With `share`, sessions of equal large constants read one copy of each on the device.
+    With `share`, sessions of equal large constants read one copy of each on the device. With `divide`, launches are
+    divided into `parts` where a caller that releases inputs after their last part, and allocates outputs before their
+    first one, needs less memory.
     """
 
     def __init__(
@@ -32,15 +34,21 @@ class ExternalSession:
         allocate: Allocate,
         share: Share | None = None,
         images: ConstantImages | None = None,
+        divide: bool = True,
     ) -> None:
         self.plan = plan = use_fallback_kernels(plan)
         self.launcher = launcher
         images = images or ConstantImages.of_plan(plan)
+        codes = plan.binaries or (None,) * len(plan.kernels)
         self.layout = place_over_blocks(plan, held, images.large if share else ())
         self.waits = launcher.is_blocking
         self.constants = allocate(self.layout.sizes[CONSTANTS])
         self._shared = tuple(self._constant_address(share, images, buffer) for buffer in self.layout.shared if share)
-        self._sequence = launcher.load(self.layout.sequence, plan.kernels, plan.binaries)
+        self.parts = divide_sequence(self.layout, divide)
+        self._sequences = tuple(
+            launcher.load(part.sequence, [plan.kernels[n] for n in part.kernels], [codes[n] for n in part.kernels])
+            for part in self.parts
+        )
         self._lock, self._range = Lock(), profiler_range(plan.name)
         self.layout.upload(images, self._write)
         launcher.settle()
@@ -52,21 +60,26 @@ class ExternalSession:
         """
         return (self.constants, scratch, *self._shared, *held)
 
-    def launch(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
-        """Launch on a stream.
+    def launch(self, fixed: Sequence[int], moving: Sequence[int], stream: int, part: int | None = None) -> None:
+        """Launch on a stream, all parts or one.
 
-        The other inputs, and then blocks of outputs, are at the addresses `moving`.
+        The other inputs, and then blocks of outputs, are at the addresses `moving`; where a part touches none of a
+        block, its address may be anything.
         """
         with self._lock, self._range:
-            self._sequence.launch(fixed, moving, stream)
+            for sequence in self._sequences if part is None else self._sequences[part : part + 1]:
+                sequence.launch(fixed, moving, stream)
 
-    def launch_captured(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
+    def launch_captured(
+        self, fixed: Sequence[int], moving: Sequence[int], stream: int, part: int | None = None
+    ) -> None:
         """Launch on a stream under capture.
 
         No other launch uses the scratch block in `fixed`.
         """
         with self._lock, self._range:
-            self._sequence.launch_captured(fixed, moving, stream)
+            for sequence in self._sequences if part is None else self._sequences[part : part + 1]:
+                sequence.launch_captured(fixed, moving, stream)
 
     def _constant_address(self, share: Share, images: ConstantImages, buffer: str) -> int:
         """Return the address of a constant, uploaded where no other session has it on the device."""

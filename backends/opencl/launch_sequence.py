@@ -45,6 +45,8 @@ class OpenCLLaunchSequence(LaunchSequence):
         self.device, self.plan = device, plan
         self._bind = partial(BoundSequence, device, plan, kernels, loaded)
         self._bound: BoundSequence | None = None
+        self._touched = {place.block for call in plan.calls for turn in call.iterations for place in turn}
+        self._touched |= {place.block for c in (*plan.before, *plan.after) for place in (c.source, c.destination)}
         self._fixed: Sequence[int] = ()
         self._moving: tuple[int, ...] = ()
 
@@ -64,15 +66,17 @@ class OpenCLLaunchSequence(LaunchSequence):
         self.launch(fixed, moving, stream)
 
     def _block(self, number: int, address: int) -> Pointer:
-        return Pointer(self.device.wrap_host_memory(address, self.plan.blocks[number]))
+        nbytes = self.plan.blocks[number] if number in self._touched else 0  # the others may be anywhere
+        return Pointer(self.device.wrap_host_memory(address, nbytes))
 
     def _rebind(self, bound: BoundSequence, fixed: Sequence[int], moving: Sequence[int]) -> None:
         gone = list(moved_blocks(self._moving, moving, self.plan.fixed))
         if fixed is not self._fixed:
             gone += moved_blocks(self._fixed, fixed)
+        blocks = {number for number, _ in gone} & self._touched
         for number, address in gone:
-            bound.blocks[number] = self._block(number, address)
-        blocks = {number for number, _ in gone}
+            if number in blocks:
+                bound.blocks[number] = self._block(number, address)
         if not blocks:
             return
         for call, launches in zip(self.plan.calls, bound.calls, strict=True):

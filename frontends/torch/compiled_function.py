@@ -4,7 +4,8 @@ A call launches the plan's kernels on PyTorch's current stream, and does not syn
 tensors of PyTorch's allocator, which no later call writes to. Inputs are read in place where they are dense and begin
 at a multiple of 16 bytes; others are copied first. All memory is PyTorch's: constants are kept between calls, and
 scratch memory on the CPU, or of few bytes. Large scratch memory on a GPU belongs to one call, so that the graphs of a
-training step share it. On a captured stream, as of `torch.cuda.graph`, every call gets its own, so that the CUDA graph
+training step share it. A backward graph may be launched in parts: between them saved tensors are released, and outputs
+are allocated. On a captured stream, as of `torch.cuda.graph`, every call gets its own memory, so that the CUDA graph
 may be replayed concurrently with other calls.
 """
 
@@ -16,104 +17,19 @@ from threading import Lock
 from typing import Any
 
 import torch
-from attrs import field, frozen
 
-from ...ir import BackendError, UsageError, quote
+from ...ir import BackendError
 from .captured_graph import GraphSignature
-from .devices import SharedMemory, is_number
+from .devices import SharedMemory
 from .import_context import TORCH_TYPES
+from .open_program import ExpectedInput, HeldAddresses, OpenProgram
 from .program import Running, TensorProgram
-from .results import OutputAllocation, ResultFunction, gather_results, output_allocation, result_views
-from .settings import current_stream, is_capturing, is_readable, readable, same_pointers
+from .results import gather_results, output_allocation, result_views
+from .settings import current_stream, is_capturing, is_readable, readable
 
 #: Most bytes of scratch memory that a graph keeps between calls, by device. On a GPU moved memory costs microseconds a
 #: kernel; on the CPU new memory costs a page fault for each page.
 MAX_KEPT_SCRATCH_BYTES: Mapping[str, float] = {"cuda": 32 << 20, "cpu": math.inf}
-
-
-@frozen
-class _Expected:
-    """Input type that a graph is compiled for, and its argument number."""
-
-    name: str
-    at: int
-    dtype: torch.dtype
-    shape: torch.Size
-    device: torch.device
-    order: tuple[int, ...] | None = None
-
-    def replace(self, arguments: Sequence[Any], tensor: torch.Tensor) -> None:
-        """Copy new elements to the argument, unless they were written there."""
-        argument: torch.Tensor = arguments[self.at]
-        if argument.data_ptr() != tensor.data_ptr():
-            (argument if self.order is None else argument.permute(self.order)).copy_(tensor)
-
-    def of(self, arguments: Sequence[Any]) -> torch.Tensor:
-        """Return the input among the arguments, its axes in the graph's order.
-
-        Raises `UsageError` where it does not fit the compiled graph.
-        """
-        tensor: torch.Tensor = arguments[self.at]
-        if tensor.device != self.device and is_number(tensor):
-            tensor = tensor.to(self.device)
-        if self.order is not None and tensor.dim() == len(self.order):
-            tensor = tensor.permute(self.order)
-        if tensor.dtype is not self.dtype or tensor.shape != self.shape or tensor.device != self.device:
-            raise UsageError(
-                f"input {quote(self.name)}: expected {self.dtype}{list(self.shape)} on {self.device}, "
-                f"found {tensor.dtype}{list(tensor.shape)} on {tensor.device}",
-                hint="move the model and its inputs to one device, and compile again",
-            )
-        return tensor
-
-
-@frozen(eq=False)
-class _OpenProgram:
-    """Program with its memory, held inputs and others; None stands for a seed.
-
-    Without a `scratch`, each call allocates it. Inputs `updated` are overwritten; `copied_back` are those of them that
-    move, by their position.
-    """
-
-    running: Running
-    memory: tuple[torch.Tensor, ...]
-    scratch: torch.Tensor | None
-    held: tuple[_Expected, ...]
-    moving: tuple[_Expected | None, ...]
-    made: OutputAllocation
-    results: tuple[int | ResultFunction, ...]
-    streams: set[int]
-    updated: tuple[int, ...] = ()
-    copied_back: tuple[tuple[int, _Expected], ...] = ()
-
-
-@frozen(eq=False)
-class _HeldAddresses:
-    """Addresses of the held inputs at the last call.
-
-    These are `pointers` at `indices` of the arguments.
-    """
-
-    opened: _OpenProgram
-    pointers: list[int]
-    indices: list[int]
-    recent: dict[int, tuple[int, ...]] = field(factory=dict)
-
-    def fixed_addresses(self, scratch: int) -> tuple[int, ...]:
-        """Return the addresses of blocks that rarely move.
-
-        It is the same object for the same scratch block.
-        """
-        found = self.recent.get(scratch)
-        if found is None:
-            found = self.opened.running.fixed_addresses([self.pointers[n] for n in self.indices], scratch)
-            self.recent.clear()
-            self.recent[scratch] = found
-        return found
-
-    def matches(self, arguments: Sequence[Any]) -> bool:
-        """Return whether the inputs have these addresses."""
-        return same_pointers(arguments, self.pointers, self.indices)
 
 
 class CompiledFunction:
@@ -127,7 +43,7 @@ class CompiledFunction:
     ) -> None:
         self.ends, self.device, self.program = ends, device, program
         self._held = frozenset(held)
-        self._addresses: _HeldAddresses | None = None
+        self._addresses: HeldAddresses | None = None
         self._opening = Lock()
 
     def __call__(self, *arguments: Any) -> list[Any]:
@@ -136,16 +52,26 @@ class CompiledFunction:
         Raises `UsageError` for a tensor of another type, shape or device; `BackendError` where the first call is
         captured.
         """
+        return self._call(list(arguments), False)
+
+    def consume(self, arguments: list[Any]) -> list[Any]:
+        """Launch the graph, release arguments while it runs, and return its results."""
+        return self._call(arguments, True)
+
+    def _call(self, arguments: list[Any], releases: bool) -> list[Any]:
         known = self._addresses
         if known is None or not known.matches(arguments):
-            known = self._record_addresses(arguments)
+            known = self._record_addresses(arguments, releases)
         opened = known.opened
         seeds = iter(self._seeds())
         given = [next(seeds) if item is None else readable(item.of(arguments)) for item in opened.moving]
-        memories, blocks = opened.made.new(self.device)
         scratch, capturing = opened.scratch, is_capturing(self.device)
         if scratch is None or capturing:  # freed memory is used again in the order of the stream
             scratch = self._new_scratch(opened.running)
+        if releases and opened.returned is not None:
+            memories = self._launch_parts(known, opened.returned, scratch, capturing, arguments, given)
+            return gather_results(opened.results, memories, arguments)
+        memories, blocks = opened.made.new(self.device)
         self._launch(known, scratch, capturing, [tensor.data_ptr() for tensor in (*given, *blocks)])
         if opened.made.copied:
             constants, *shared = opened.memory
@@ -155,20 +81,51 @@ class CompiledFunction:
             _finish_updates(opened, arguments, given)
         return gather_results(opened.results, memories, arguments)
 
+    def _launch_parts(
+        self,
+        known: HeldAddresses,
+        returned: Collection[int],
+        scratch: torch.Tensor,
+        capturing: bool,
+        arguments: list[Any],
+        given: list[Any],
+    ) -> list[Any]:
+        """Launch part by part: outputs are allocated ahead of their first, inputs released after their last part.
+
+        Arguments of the numbers `returned` stay."""
+        opened = known.opened
+        memories, blocks = opened.made.empty()
+        for number, part in enumerate(opened.running.parts):
+            for block in part.allocated:
+                opened.made.allocate(block, memories, blocks, self.device)
+            addresses = [0 if tensor is None else tensor.data_ptr() for tensor in (*given, *blocks)]
+            self._launch(known, scratch, capturing, addresses, number)
+            for place in part.released:
+                given[place], item = None, opened.moving[place]
+                if item is not None and item.at not in returned:
+                    arguments[item.at] = None
+        return memories
+
     def _launch(
-        self, held_addresses: _HeldAddresses, scratch: torch.Tensor, capturing: bool, addresses: Sequence[int]
+        self,
+        held_addresses: HeldAddresses,
+        scratch: torch.Tensor,
+        capturing: bool,
+        addresses: Sequence[int],
+        part: int | None = None,
     ) -> None:
+        """Launch a part, or all of them."""
         opened, stream = held_addresses.opened, current_stream(self.device)
         fixed = held_addresses.fixed_addresses(scratch.data_ptr())
         if capturing:
-            opened.running.launch_captured(fixed, addresses, stream)
+            opened.running.launch_captured(fixed, addresses, stream, part)
             return
         if stream not in opened.streams:
             opened.streams.add(stream)
             kept = (*opened.memory, *(() if opened.scratch is None else (opened.scratch,)))
             for tensor in kept if self.device.type == "cuda" else ():
                 tensor.record_stream(torch.cuda.current_stream(self.device))
-        opened.running.launch(fixed, addresses, stream)
+        opened.running.launch(fixed, addresses, stream, part)
 
     def _seeds(self) -> Sequence[torch.Tensor]:
         """Return new random numbers of 32 bits, the lower half of an integer each, from PyTorch's generator."""
@@ -177,19 +134,21 @@ class CompiledFunction:
 
     # ---- setup
 
-    def _record_addresses(self, arguments: Sequence[Any]) -> _HeldAddresses:
+    def _record_addresses(self, arguments: Sequence[Any], releases: bool) -> HeldAddresses:
         """Record the addresses of held inputs; open the program anew where one cannot be read in place."""
         with self._opening:
-            opened = self._addresses.opened if self._addresses else self._open(arguments)
+            opened = self._addresses.opened if self._addresses else self._open(arguments, releases)
             if not all(is_readable(item.of(arguments)) for item in opened.held):
-                opened = self._open(arguments)
+                opened = self._open(arguments, releases)
             places = {item.at: item.of(arguments).data_ptr() for item in opened.held}
             pointers = [places.get(n, 0) for n in range(len(arguments))]
-            self._addresses = _HeldAddresses(opened, pointers, list(places))
+            self._addresses = HeldAddresses(opened, pointers, list(places))
             return self._addresses
 
-    def _open(self, arguments: Sequence[Any]) -> _OpenProgram:
-        """Open the program; inputs are held that can be read in place."""
+    def _open(self, arguments: Sequence[Any], releases: bool) -> OpenProgram:
+        """Open the program; inputs are held that can be read in place.
+
+        Launches are divided where callers release arguments."""
         if is_capturing(self.device):
             raise BackendError(
                 "a compiled graph is opened at its first call, which cannot be recorded",
@@ -202,13 +161,16 @@ class CompiledFunction:
         memory: list[torch.Tensor] = []
         with torch.inference_mode(False):
             running = self.program.open(
-                held, lambda nbytes: self._allocate(memory, nbytes), SharedMemory(self.device, memory).address
+                held, lambda nbytes: self._allocate(memory, nbytes), SharedMemory(self.device, memory).address, releases
             )
-            limit = MAX_KEPT_SCRATCH_BYTES.get(self.device.type, 0)
-            scratch = self._new_scratch(running) if running.layout.sizes[1] <= limit else None
-        layout = running.layout
-        made = output_allocation(layout, self.ends.memory)
-        return _OpenProgram(
+            layout = running.layout
+            made = output_allocation(layout, self.ends.memory)
+            limit = 0 if len(running.parts) > 1 else MAX_KEPT_SCRATCH_BYTES.get(self.device.type, 0)
+            scratch = self._new_scratch(running) if layout.sizes[1] <= limit else None
+        views = (self.ends.memory.views[name] for name in self.ends.results if isinstance(name, str))
+        returned = frozenset(view.argument for view in views if view.argument is not None)
+        is_divided = len(running.parts) > 1 and not (made.copied or layout.in_place)
+        return OpenProgram(
             running,
             tuple(memory),
             scratch,
@@ -219,6 +181,7 @@ class CompiledFunction:
             {current_stream(self.device)},
             tuple(places[name] for name in layout.in_place),
             tuple((n, expected[name]) for n, name in enumerate(layout.moving) if name in layout.in_place),
+            returned if is_divided else None,
         )
 
     def _new_scratch(self, running: Running) -> torch.Tensor:
@@ -231,13 +194,13 @@ class CompiledFunction:
         memory.append(tensor)
         return tensor.data_ptr()
 
-    def _expected_input(self, name: str, at: int) -> _Expected:
+    def _expected_input(self, name: str, at: int) -> ExpectedInput:
         type_ = self.ends.types[name]
         order = self.ends.orders.get(name)
-        return _Expected(name, at, TORCH_TYPES[type_.dtype], torch.Size(type_.shape), self.device, order)
+        return ExpectedInput(name, at, TORCH_TYPES[type_.dtype], torch.Size(type_.shape), self.device, order)
 
 
-def _finish_updates(opened: _OpenProgram, arguments: Sequence[Any], given: Sequence[torch.Tensor]) -> None:
+def _finish_updates(opened: OpenProgram, arguments: Sequence[Any], given: Sequence[torch.Tensor]) -> None:
     """Copy new elements to arguments that are not read in place, and count the updates as PyTorch does."""
     with torch.no_grad():
         for number, item in opened.copied_back:

@@ -53,16 +53,32 @@ class Blocks(Protocol):
     def output_views(self) -> Sequence[OutputViewLike]: ...
 
 
+class PartLike(Protocol):
+    """Part of the launches.
+
+    It has the outputs first touched in it, and the moving inputs last touched, by position among their blocks.
+    """
+
+    @property
+    def allocated(self) -> tuple[int, ...]: ...
+    @property
+    def released(self) -> tuple[int, ...]: ...
+
+
 class Running(Protocol):
     """Program opened on a device, with memory that PyTorch allocated."""
 
     @property
     def layout(self) -> Blocks: ...
     @property
+    def parts(self) -> Sequence[PartLike]: ...
+    @property
     def waits(self) -> bool: ...
     def fixed_addresses(self, held: Sequence[int], scratch: int) -> tuple[int, ...]: ...
-    def launch(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None: ...
-    def launch_captured(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None: ...
+    def launch(self, fixed: Sequence[int], moving: Sequence[int], stream: int, part: int | None = None) -> None: ...
+    def launch_captured(
+        self, fixed: Sequence[int], moving: Sequence[int], stream: int, part: int | None = None
+    ) -> None: ...
 
 
 #: Returns the address of memory with the content of a digest, of a size in bytes; the last argument fills new memory.
@@ -72,7 +88,13 @@ Share: TypeAlias = Callable[[str, int, Callable[[int], None]], int]
 class TensorProgram(Protocol):
     """Compiled graph that runs over memory of another library."""
 
-    def open(self, held: Collection[str], allocate: Callable[[int], int], share: Share | None = None) -> Running: ...
+    def open(
+        self,
+        held: Collection[str],
+        allocate: Callable[[int], int],
+        share: Share | None = None,
+        divide: bool = False,
+    ) -> Running: ...
 
 
 #: A compiled graph as a function of arrays by name.

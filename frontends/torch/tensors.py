@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from attrs import field, frozen
 
 from ...ir import ObjectCache, dtype_of_numpy
 from .captured_graph import CapturedGraph, GraphSignature
@@ -40,18 +41,40 @@ def function_of_signature(
     choose = getattr(compiled, "choose", None)
     if choose is None:
         return _through_arrays(ends, compiled)  # type: ignore[arg-type]
-    functions: ObjectCache[TensorFunction] = ObjectCache()
-
-    def call(*arguments: Any) -> list[Any]:
-        chosen = choose()
-        return functions.find(chosen, lambda: function_of(chosen))(*arguments)
 
     def function_of(chosen: Any) -> TensorFunction:
         if hasattr(chosen, "open"):
             return CompiledFunction(ends, device, chosen, held)
         return _through_arrays(ends, chosen)
 
-    return call
+    return _ChosenFunction(choose, function_of)
+
+
+@frozen(eq=False)
+class _ChosenFunction:
+    """Function of the compiled form that PyTorch's settings choose at each call."""
+
+    choose: Callable[[], Any]
+    function_of: Callable[[Any], TensorFunction]
+    functions: ObjectCache[TensorFunction] = field(factory=ObjectCache)
+
+    def __call__(self, *arguments: Any) -> list[Any]:
+        """Return the results."""
+        return self._function()(*arguments)
+
+    def consume(self, arguments: list[Any]) -> list[Any]:
+        """Return the results; arguments are released while the function runs."""
+        return call_boxed(self._function(), arguments)
+
+    def _function(self) -> TensorFunction:
+        chosen = self.choose()
+        return self.functions.find(chosen, lambda: self.function_of(chosen))
+
+
+def call_boxed(function: TensorFunction, arguments: list[Any]) -> list[Any]:
+    """Call a function that may release its arguments while it runs."""
+    consume: Callable[[list[Any]], list[Any]] | None = getattr(function, "consume", None)
+    return function(*arguments) if consume is None else consume(arguments)
 
 
 def _through_arrays(ends: GraphSignature, run: ArrayFunction) -> TensorFunction:

@@ -255,14 +255,21 @@ def _moved_dims(orders: Mapping[str, Order]) -> int:
 def _views(
     aliases: Aliases, programs: Programs, orders: Mapping[str, Order], fixed: frozenset[str]
 ) -> Iterator[tuple[str, Order]]:
-    """Yield the views whose dims lie in another order than in the memory that they show."""
+    """Yield the views whose dims lie in another order than in the memory that they show.
+
+    Where strides do not describe a view of the root, they may describe it as a view of a view, which a kernel writes.
+    """
+    found = dict(orders)
     for tensor in aliases.shown:
         dims = dims_of(programs.types[tensor])
-        root, indices = aliases.element(tensor, [as_index(d) for d in dims])
-        address = linearise(indices, steps(programs.types[root], orders.get(root)))
-        order = tuple(dims.index(d) for d in by_step(dims, address))
-        if tensor not in fixed and is_affine(address) and order != tuple(range(len(dims))):
-            yield tensor, order
+        for source, indices in reversed(list(aliases.chain(tensor, [as_index(d) for d in dims]))):
+            address = linearise(indices, steps(programs.types[source], found.get(source)))
+            if is_affine(address):
+                order = tuple(dims.index(d) for d in by_step(dims, address))
+                if tensor not in fixed and order != tuple(range(len(dims))):
+                    found[tensor] = order
+                    yield tensor, order
+                break
 
 
 def _order_rows(

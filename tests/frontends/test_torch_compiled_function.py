@@ -114,9 +114,9 @@ def test_dense_inputs_are_read_in_place(place: str, monkeypatch: pytest.MonkeyPa
     seen: list[tuple[Any, Any]] = []
     launch = ExternalSession.launch
 
-    def record(self: Any, fixed: Any, moving: Any, stream: int) -> None:
+    def record(self: Any, fixed: Any, moving: Any, *rest: Any) -> None:
         seen.append((set(fixed), set(moving)))
-        launch(self, fixed, moving, stream)
+        launch(self, fixed, moving, *rest)
 
     monkeypatch.setattr(ExternalSession, "launch", record)
     model, x = small(place), image(place)
@@ -407,7 +407,7 @@ def test_a_frozen_model_notices_what_changed(place: str) -> None:
 def test_frozen_parameters_are_no_inputs(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Any] = []
     open_ = CompiledFunction._open
-    monkeypatch.setattr(CompiledFunction, "_open", lambda self, given: opened.append(open_(self, given)) or opened[-1])
+    monkeypatch.setattr(CompiledFunction, "_open", lambda *given: opened.append(open_(*given)) or opened[-1])
     model, x = small(place), image(place)
     with torch.no_grad():
         assert near(compile_model(model, freeze=True)(x), model(x))

@@ -14,9 +14,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from cuts.compile.torch_backend import cuts_backend
-from cuts.frontends.torch.compiled_function import _Expected
 from cuts.frontends.torch.devices import device_of
 from cuts.frontends.torch.dynamo_backend.dynamo import UncompiledWarning
+from cuts.frontends.torch.open_program import ExpectedInput
 from cuts.ir import UsageError
 from cuts.tests.needs import needs_opencl
 
@@ -54,7 +54,7 @@ def test_results_on_two_devices_stay_where_they_are() -> None:
 def test_numbers_go_where_the_other_tensors_are() -> None:
     number, x = torch.tensor(2.0), torch.empty(3, device="meta")
     assert device_of([1, number, x]) == x.device
-    expected = _Expected("number", 0, torch.float32, number.shape, x.device)
+    expected = ExpectedInput("number", 0, torch.float32, number.shape, x.device)
     assert expected.of([number]).device == x.device
     with pytest.raises(UsageError, match=r"expected torch.float32\[\] on meta, found torch.float32\[3\] on cpu"):
         expected.of([torch.empty(3)])

@@ -12,7 +12,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from cuts.compile.torch_backend import cuts_backend
+from cuts.frontends.torch.compiled_function import CompiledFunction
+from cuts.runtime import ExternalSession
+from cuts.runtime.placement import sequence_parts
 from cuts.tests.needs import needs_opencl
+from torch.multiprocessing.reductions import StorageWeakRef
 
 nn = torch.nn
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -78,6 +82,123 @@ def test_a_softmax_of_halves_saves_its_operand() -> None:
     loss(x, target).backward()
     torch.testing.assert_close(gradient, head.weight.grad, rtol=2e-2, atol=1e-3)
     assert ours < 32 * 200 * 3
+
+
+@needs_opencl
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("returned", [True, False])
+def test_rows_of_saved_products_are_aligned(bias: bool, returned: bool) -> None:
+    """Scores begin at multiples of 16 bytes, unless the module returns them."""
+    torch._dynamo.reset()
+    head, x, target = nn.Linear(8, 1001, bias), torch.randn(6, 8), torch.randint(0, 1001, (6,))
+    rows: list[int] = []
+
+    def loss(x: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            scores = head(x)
+        found = nn.functional.cross_entropy(scores.float(), target)
+        return (found, scores) if returned else (found,)
+
+    def note(tensor: Any) -> Any:
+        rows.extend(tensor.stride()[:1] if tensor.numel() > 6000 else ())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        found = torch.compile(loss, backend=cuts_backend)(x)
+    assert rows == [1001 if returned else 1008]
+    found[0].backward()
+    gradients = [p.grad.clone() for p in head.parameters()]
+    head.zero_grad()
+    expected = loss(x)
+    expected[0].backward()
+    for got, want in zip((*found, *gradients), (*expected, *(p.grad for p in head.parameters())), strict=True):
+        torch.testing.assert_close(got, want, rtol=2e-2, atol=1e-3)
+        assert got.stride() == want.stride()
+
+
+class Attention(nn.Module):
+    """Attention over queries, keys and values of one layer."""
+
+    def __init__(self, slices: bool) -> None:
+        super().__init__()
+        self.mixed, self.slices = nn.Linear(16, 48), slices
+
+    def forward(self, x: Any) -> Any:
+        mixed = self.mixed(x)
+        parts = mixed.chunk(3, -1) if self.slices else mixed.unflatten(-1, (3, 16)).unbind(-2)
+        q, k, v = (part.unflatten(-1, (2, 8)).transpose(1, 2) for part in parts)
+        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+@needs_opencl
+@pytest.mark.parametrize("slices", [True, False])
+def test_parts_of_a_tensor_are_saved_whole(slices: bool) -> None:
+    """Saved parts with gaps between rows would be copied for kernels."""
+    torch._dynamo.reset()
+    module, x, dense = Attention(slices), torch.randn(2, 32, 16), []
+
+    def note(tensor: Any) -> Any:
+        dense.append(tensor.is_contiguous())
+        return tensor
+
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
+        y = torch.compile(module, backend=cuts_backend)(x)
+    assert dense and all(dense)
+    y.float().square().sum().backward()
+    found = module.mixed.weight.grad.clone()
+    module.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        module(x).float().square().sum().backward()
+    torch.testing.assert_close(found, module.mixed.weight.grad, rtol=3e-2, atol=0.2)
+
+
+def deep_network() -> Any:
+    return nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(64, 64), nn.Tanh())))
+
+
+@needs_opencl
+def test_saved_tensors_are_released_between_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results are allocated where tensors lay that were read."""
+    monkeypatch.setattr(sequence_parts, "MIN_SAVED_BYTES", 1)
+    monkeypatch.setenv("CUTS_VERIFY", "0")  # a check of results keeps the arguments
+    torch._dynamo.reset()
+    module, x = deep_network(), torch.randn(64, 64)
+    storages: list[StorageWeakRef] = []
+    released: list[int] = []
+    launch = ExternalSession.launch
+
+    def note(self: Any, *addresses: Any) -> None:
+        released.append(sum(each.expired() for each in storages))
+        launch(self, *addresses)
+
+    consume = CompiledFunction.consume
+
+    def record(self: Any, arguments: list[Any]) -> Any:
+        storages[:] = [StorageWeakRef(tensor.untyped_storage()) for tensor in arguments]
+        return consume(self, arguments)
+
+    loss = torch.compile(module, backend=cuts_backend)(x).square().sum()
+    with monkeypatch.context() as patched:
+        patched.setattr(ExternalSession, "launch", note)
+        patched.setattr(CompiledFunction, "consume", record)
+        loss.backward()
+    assert len(released) > 1 and released[0] == 0 < released[-1]
+    found = [p.grad.clone() for p in module.parameters()]
+    module.zero_grad()
+    module(x).square().sum().backward()
+    for gradient, parameter in zip(found, module.parameters(), strict=True):
+        torch.testing.assert_close(gradient, parameter.grad, rtol=1e-4, atol=1e-4)
+
+
+@needs_opencl
+def test_a_graph_that_is_kept_keeps_saved_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequence_parts, "MIN_SAVED_BYTES", 1)
+    monkeypatch.setenv("CUTS_VERIFY", "0")  # a check of results keeps the arguments
+    torch._dynamo.reset()
+    module, x = deep_network(), torch.randn(64, 64)
+    loss = torch.compile(module, backend=cuts_backend)(x).square().sum()
+    first, second = (torch.autograd.grad(loss, list(module.parameters()), retain_graph=True) for _ in range(2))
+    assert all(map(torch.equal, first, second))
 
 
 class UpdatedFactor(nn.Module):

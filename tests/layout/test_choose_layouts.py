@@ -216,6 +216,16 @@ def test_a_view_has_its_sources_order() -> None:
     assert find_views(programs).storage("t").strides == (32 * 64, 64, 1)
 
 
+def test_a_view_has_the_order_of_its_result() -> None:
+    """No strides over the product's operand describe heads of three parts."""
+    lines = (
+        op("s", "mul", "x", "x"), op("p", "transpose", "s", perm=(1, 3, 0, 2, 4)),
+        op("r", "reshape", "p", shape=(96, 192)), op("t", "transpose", "r", perm=(1, 0)), op("y", "matmul", "t", "v"),
+    )  # fmt: skip
+    made = graph({"x": half(3, 6, 4, 16, 16), "v": half(96, 64)}, *lines, out="y")
+    assert laid_out(made).orders["t"] == (1, 0)
+
+
 @pytest.mark.parametrize("kind", [DType.F32, DType.BF16])
 def test_a_permuted_inputs_channels_are_columns(kind: DType) -> None:
     """Batch norm of a channels-last input, without contractions."""

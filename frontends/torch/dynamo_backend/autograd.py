@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch._C import DispatchKey
 from torch._dynamo.backends.common import aot_autograd
-from torch._functorch import config
-from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
 from torch._functorch._aot_autograd.utils import make_boxed_func
-from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensorMode
 
 from ..decompositions import decompose_layers, training_decompositions
 from .attention import whole_attention
-from .constant_values import fold_constant_values
+from .joint_graph import partition_joint_graph
 from .updates import with_updates
 from .view_strides import trace_eager_views
 
@@ -42,34 +39,6 @@ def apply_autograd(
         )
         compiled: Callable[..., Any] = backend(module, arguments)
         return compiled
-
-
-def partition_joint_graph(joint: Any, examples: Any, **options: Any) -> tuple[Any, Any]:
-    """Return the graphs of a joint graph with the fewest saved bytes.
-
-    Operands of products are computed again like other elementwise values: kernels that fetch them compute them.
-    A backward graph cannot compute anything again from an input that the module updates: it would read the new
-    elements. Complex values cross between graphs as the pairs that the forward graph computes, not as their lazy
-    conjugates. In such cases every value that the backward graph reads is saved. Values that depend on no argument
-    are constants of both graphs.
-    """
-    fold_constant_values(joint)
-    with config.patch(ban_recompute_materialized_backward=False):
-        forward, backward = min_cut_rematerialization_partition(joint, examples, **options)
-    (output,) = (node for node in joint.graph.nodes if node.op == "output")
-    changed = [d.mutated_input for d in output.meta.get("desc", ()) if isinstance(d, InputMutationAOTOutput)]
-    (given,) = (node.args[0] for node in forward.graph.nodes if node.op == "output")
-    saved = [node for node in given[options["num_fwd_outputs"] :] if isinstance(node, torch.fx.Node)]
-    if not any(_must_save_all(node, changed) for node in saved):
-        return forward, backward
-    split: tuple[Any, Any] = default_partition(joint, examples, **options)
-    return split
-
-
-def _must_save_all(saved: torch.fx.Node, changed: Collection[Any]) -> bool:
-    value = saved.meta.get("val")
-    lazy = isinstance(value, torch.Tensor) and value.is_complex() and saved.op == "call_function"
-    return lazy or (saved.op == "placeholder" and saved.meta.get("desc") in changed)
 
 
 class LazyGraph:

@@ -31,7 +31,7 @@ from ..loading import graph_of_nodes
 from ..partial import CompiledStages, StagedFunction, compile_stages, with_drawn_inputs
 from ..program import ArrayFunction, CachedGraph, Choice, CompileGraph, GraphCache
 from ..results import checked_results, computes
-from ..tensors import TensorFunction, function_of_signature, function_of_tensors
+from ..tensors import TensorFunction, call_boxed, function_of_signature, function_of_tensors
 from .autograd import LazyGraph, apply_autograd, wants_gradients
 from .buckets import BucketedModule
 from .complex_borders import RealGraph, with_real_borders
@@ -107,7 +107,8 @@ def _compile_module(
     direct: list[tuple[TensorFunction, CachedGraph]] = []
     unread: list[CutsError] = []
     notices = _Notices()
-    later = [wants_gradients(arguments)]  # whether a backward graph follows
+    trained = wants_gradients(arguments)
+    later = [trained]  # whether a backward graph follows
 
     def compile_noted(import_graph: CapturedGraph, device: Any) -> ArrayFunction | Choice:
         captured = evolve(import_graph, is_last=not later[0])
@@ -134,7 +135,7 @@ def _compile_module(
                     (ends, compiled), constants = made[0], tuple(frozen_inputs(part.graph, frozen))
                     updated = updated_inputs(part.graph)
                     direct.append((updating(checked, updated), CachedGraph(ends, constants, compiled, updated)))
-                return make_boxed_func(checked)
+                return _consumer(checked) if trained and not later[0] else make_boxed_func(checked)
         except CutsError as error:
             stages = _compile_stages(part.graph, device_of(inputs), compile_one_of_several, held, frozen, error)
             if stages is not None and stages.parts:
@@ -157,6 +158,16 @@ def _compile_module(
     return direct[0] if direct else (whole, None)
 
 
+def _consumer(function: TensorFunction) -> Any:
+    """Return a backward graph's function, which releases saved tensors while it runs."""
+
+    def call(arguments: list[Any]) -> list[Any]:
+        return call_boxed(function, arguments)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
 def _whole_warning(graph: torch.fx.Graph, error: CutsError) -> str:
     return f"a graph of {len(graph.nodes)} nodes runs in PyTorch: {error}"
 
@@ -176,6 +187,8 @@ class _Notices:
             self.add("; ".join(dict.fromkeys(texts)))
 
     def add(self, text: str) -> None:
+        if not text:
+            return
         if self._texts is None:
             warnings.warn(text, UncompiledWarning, stacklevel=4)
         else:

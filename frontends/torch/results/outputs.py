@@ -65,6 +65,18 @@ class OutputAllocation:
         own = [memory for memory in found if memory is not None]
         return found, own if self.whole else [_block(block, found, device) for block in self.blocks]
 
+    def empty(self) -> tuple[list[Any], list[Any]]:
+        """Return memories and output blocks before they are allocated."""
+        return [None] * len(self.memories), [None] * len(self.blocks)
+
+    def allocate(self, number: int, memories: list[Any], blocks: list[Any], device: torch.device) -> None:
+        """Allocate an output block, and the memory that it lies in."""
+        block = self.blocks[number]
+        form = None if block.memory is None else self.memories[block.memory]
+        if block.memory is not None and form is not None and memories[block.memory] is None:
+            memories[block.memory] = torch.empty_strided(*form[:2], dtype=form[2], device=device)
+        blocks[number] = _block(block, memories, device)
+
     def copy_outputs(self, memories: Sequence[torch.Tensor], blocks: Sequence[torch.Tensor]) -> None:
         """Copy the outputs that lie elsewhere; `blocks` are all of the program."""
         for part in self.copied:
