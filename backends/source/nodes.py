@@ -207,7 +207,7 @@ class NodePrinter(ValuePrinter):
     def store(self, node: Store) -> None:
         """Print the store of one element."""
         if node.into:
-            self.update(node, (), {})
+            self.update(node, ())
             return
         dialect = self.names.dialect
         template = dialect.store.get(node.dtype.value, "{p}[{i}] = {v};")
@@ -218,15 +218,15 @@ class NodePrinter(ValuePrinter):
         )
         self._print_under(node.guards, text, node.when)
 
-    def update(self, node: Store, rest: tuple[Var, ...], places: dict[tuple[str, str], str]) -> None:
-        """Print atomic operations of a box, or stores at places from data."""
+    def update(self, node: Store, rest: tuple[Var, ...]) -> None:
+        """Print the atomic operations of a box."""
         axis = node.axis
         values = (
             [self.text(node.value)]
             if axis is None
             else [self.lane_text(node.value, axis, n) for n in range(axis.extent)]
         )
-        print_atomic_update(node, values, rest, places, self.names, self.out)
+        print_atomic_update(node, values, rest, self.names, self.out)
 
     def accumulate(self, node: Accumulate) -> None:
         """Print the accumulation of one value."""

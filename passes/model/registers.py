@@ -21,6 +21,7 @@ from ...ir import (
     as_index,
     dtype_of,
     expr_variables,
+    indirects,
     is_affine,
     loaded_values,
     operands,
@@ -138,7 +139,7 @@ def thread_registers(
             BASE_REGISTERS
             - 6
             + 0.8 * least(instances, 32.0)
-            + instances * max(float(_shared_values(segment)), _stencil(segment))
+            + instances * max(float(_shared_values(segment)), _stencil(segment), _looked_up_words(segment, tensors))
         )
         return Registers(8.0, used, used)
     if geometry.structure.mma:
@@ -289,6 +290,12 @@ def _shared_values(segment: Segment) -> int:
     found = [set(loaded_values(o.body)) for o in segment.outputs]
     distinct = len(set().union(*found))
     return distinct if sum(map(len, found)) > 2 * distinct else 0
+
+
+def _looked_up_words(segment: Segment, tensors: Mapping[str, TensorType]) -> float:
+    """Return an instance's registers for elements that exist where integers say so: all are loaded before their use."""
+    found = {r for o in segment.outputs for r in reads(o.body) if any(indirects(g.index) for g in r.guards)}
+    return float(sum(max(1, tensors[r.tensor].dtype.size // WORD) for r in found))
 
 
 def _stencil(segment: Segment) -> float:
