@@ -228,6 +228,7 @@ from .machine import (
     ROW_BYTES,
     SWIZZLE_PERIOD,
     SWIZZLES,
+    UNPACKED_CONVERSIONS,
     VECTOR_ADDITIONS,
     WARPGROUP,
     WARPGROUP_THREAD,
@@ -262,6 +263,7 @@ from .recurrence import (
 )
 from .schedule import (
     ALTERNATING,
+    MAX_RADIX_LANES,
     PERSISTENT,
     RADIX_DIGITS,
     TEAMS,

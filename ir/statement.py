@@ -23,15 +23,15 @@ from itertools import combinations, groupby
 
 from attrs import evolve, field, frozen
 
-from .affine import Guard, Index, Var, as_index, indirects, rename_index, substitute, variables
+from .affine import Guard, Index, Indirect, Var, as_index, indirects, rename_index, substitute, variables
 from .expr import Call, Const, Expr, Read
 from .functions import COMBINERS, ONE_ARRIVAL
 from .source import Span
 from .types import TensorType
 from .walk import factors, reads, rename_expr, substitute_expr, tensors_read
 
-#: The largest `int`.
-_LARGEST_INDEX = (1 << 31) - 1
+#: The largest `int`, and the largest one that an index may be added to.
+_LARGEST_INDEX, _LARGEST_SUMMAND = (1 << 31) - 1, 1 << 30
 
 
 def _frozen_map(value: Mapping[str, TensorType]) -> dict[str, TensorType]:
@@ -104,10 +104,16 @@ class Statement:
     def arrival_guards(self) -> tuple[Guard, ...]:
         """Conditions under which a single value (`one`) arrives.
 
-        Its integers are indices of the tensor.
+        Its integers, and those with variables added to them, are indices of the tensor.
         """
-        places = (i for index in self.write for i in indirects(index)) if self.into == ONE_ARRIVAL else ()
-        return tuple(Guard(Index(0, ((evolve(i, extent=_LARGEST_INDEX), 1),)), 0, i.extent) for i in places)
+        found = []
+        for index in self.write if self.into == ONE_ARRIVAL else ():
+            looked_up = next((p for p, _ in index.terms if isinstance(p, Indirect)), None)
+            if looked_up is not None:
+                largest = _LARGEST_INDEX if len(index.terms) == 1 and not index.const else _LARGEST_SUMMAND
+                terms = tuple((evolve(p, extent=largest) if p is looked_up else p, f) for p, f in index.terms)
+                found.append(Guard(Index(index.const, terms), 0, looked_up.extent))
+        return tuple(found)
 
     @property
     def arrival_condition(self) -> Expr | None:

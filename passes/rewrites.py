@@ -8,7 +8,7 @@ from collections.abc import Callable
 from attrs import evolve, frozen
 
 from .context import CompileContext
-from .contraction_recompute import choose_recomputed_contractions
+from .contraction_recompute import choose_recomputed_contractions, choose_recomputed_rows
 from .fusion import (
     Programs,
     block_variances,
@@ -22,6 +22,7 @@ from .fusion import (
     hoist_parameters,
     multiply_bytes,
     narrow_extremes,
+    pad_images,
     rematerialise,
     shift_means,
     split_piecewise_readers,
@@ -69,12 +70,14 @@ REWRITES = (
     program_rewrite("hoist-parameters", hoist_parameters, "values of parameters that large statements evaluate for "
         "each result are computed once, by a kernel of their own", "fusion/sums/parameter_hoisting.py"),
     program_rewrite("fold-units", fold_units, "units that no input reaches are constants", "fusion/fold_units.py"),
+    program_rewrite("pad-images", pad_images, "images of bytes in few channels are stored with their border, in whole "
+        "words", "fusion/quantised/padded_images.py"),
     program_rewrite("multiply-bytes", multiply_bytes, "products of dequantised bytes multiply the bytes and scale "
-        "their sums", "fusion/sums/narrow_products.py"),
+        "their sums", "fusion/quantised/narrow_products.py"),
     program_rewrite("round-first", narrow_extremes, "values whose maximum is rounded to integers are rounded first",
-        "fusion/sums/narrow_extremes.py"),
+        "fusion/quantised/narrow_extremes.py"),
     program_rewrite("fold-scales", fold_scales, "constant scales and shifts contain the divisors that follow them",
-        "fusion/sums/fold_scales.py"),
+        "fusion/quantised/fold_scales.py"),
     program_rewrite("pack-bits", pack_bits, "constants of bytes that units widen take as few bits as their numbers "
         "need; each reader of a widened value computes its own", "packing/packed_units.py"),
     program_rewrite("share-sums", eliminate_common_reductions, "sums that several nodes compute are computed once",
@@ -88,6 +91,9 @@ REWRITES = (
         "element are computed again before each of these: where the model says so by more than it may err, or memory "
         "is limited",
         "fusion/sums/contraction_recompute.py"),
+    Rewrite("rows-again", choose_recomputed_rows, "row operations that several products of one row read are computed "
+        "again by each of these, where the model says so",
+        "fusion/sums/row_recompute.py"),
     program_rewrite("divide-behind", defer_normalisation,
         "weights that add up to one are divided after the product that they weigh",
         "fusion/sums/deferred_normalisation.py"),
@@ -106,9 +112,8 @@ def write_statements(plan: Algorithms, context: CompileContext) -> Statements:
     """Return the statements of each node's declaration."""
 
     def write() -> Statements:
-        return Statements(
-            plan, build_programs(plan.graph, context.registry, context.meanings, context.options.deterministic)
-        )
+        chosen, target = context.options.deterministic, context.target
+        return Statements(plan, build_programs(plan.graph, context.registry, context.meanings, chosen, target))
 
     return context.once("programs", plan, write)
 

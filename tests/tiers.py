@@ -44,7 +44,7 @@ class Tier:
 
 
 DEFAULT_TIER = Tier(0.5, 0.8, 0.6)
-COMPLETE_TIER = Tier(0.75, 3.0, 0.15, 6, frozenset(bug.seen for bug in BUGS))
+COMPLETE_TIER = Tier(0.6, 2.0, 0.15, 6, frozenset(bug.seen for bug in BUGS))
 TIERS = {"default": DEFAULT_TIER, "complete": COMPLETE_TIER, "all": None}
 
 #: CPU seconds of all cases below which a function is not listed.

@@ -57,6 +57,8 @@ def convert_text(text: str, old: DType, new: DType, dialect: Dialect) -> str:
         return f"({text} != 0)"
     if new.is_int and old.is_float:
         return f"cuts_{new}_of_{old.arithmetic}({text})"
+    if (helper := f"cuts_{new}_of_{old}") in dialect.helpers:
+        return f"{helper}({text})"
     return f"(({dialect.type(new)}){text})"
 
 

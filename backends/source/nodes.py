@@ -83,11 +83,11 @@ class NodePrinter(ValuePrinter):
         piece = vector_piece(node.address, node.guards, node.axis, lanes)
         assert piece is not None, "a piece is a vector"
         start, guards = piece
-        vectors = self.names.dialect.vectors[node.dtype.value]
+        vectors = self.names.dialect.vectors[node.memory_dtype.value]
         where = self._vector_place(node, start, len(lanes))
-        name = self.names.fresh()
+        name, elements = self.names.fresh(), vectors.floats if node.stored else vectors.elements
         if guards:
-            (fill,) = vectors.pack([number_text(node.fill, node.dtype, self.names.dialect)] * vectors.per_word)
+            (fill,) = vectors.pack([number_text(node.fill, node.memory_dtype, self.names.dialect)] * vectors.per_word)
             self.out.line(
                 f"{where['vector']} {name}; {'; '.join(f'{name}.{c} = {fill}' for c in vectors.parts(len(lanes)))};"
             )
@@ -100,7 +100,7 @@ class NodePrinter(ValuePrinter):
         else:
             self.out.line(f"{where['vector']} {name} = {vectors.load.format(**where)};")
         for place, lane in enumerate(lanes):
-            self.out.line(f"{self.lane_text(node, node.axis, lane)} = {vectors.element(name, place)};")
+            self.out.line(f"{self.lane_text(node, node.axis, lane)} = {vectors.element(name, place, elements)};")
 
     def vector_store(self, node: VectorStore) -> None:
         """Print the accesses of a vector store, one after another."""
@@ -122,7 +122,8 @@ class NodePrinter(ValuePrinter):
 
     def _vector_place(self, node: VectorLoad | VectorStore | WideStore, start: Index, width: int) -> dict[str, str]:
         """Return the values of the templates of vector accesses."""
-        vectors = self.names.dialect.vectors[node.dtype.value]
+        kind = node.memory_dtype if isinstance(node, VectorLoad) else node.dtype
+        vectors = self.names.dialect.vectors[kind.value]
         return {
             "p": self.names.buffer(node.space, node.buffer),
             "i": self.names.place(node.space, node.buffer, start),
@@ -205,7 +206,7 @@ class NodePrinter(ValuePrinter):
     def store(self, node: Store) -> None:
         """Print the store of one element."""
         if node.into:
-            self.update(node, ())
+            self.update(node, (), {})
             return
         dialect = self.names.dialect
         template = dialect.store.get(node.dtype.value, "{p}[{i}] = {v};")
@@ -216,15 +217,15 @@ class NodePrinter(ValuePrinter):
         )
         self._print_under(node.guards, text, node.when)
 
-    def update(self, node: Store, rest: tuple[Var, ...]) -> None:
-        """Print the atomic operations of a box."""
+    def update(self, node: Store, rest: tuple[Var, ...], places: dict[tuple[str, str], str]) -> None:
+        """Print atomic operations of a box, or stores at places from data."""
         axis = node.axis
         values = (
             [self.text(node.value)]
             if axis is None
             else [self.lane_text(node.value, axis, n) for n in range(axis.extent)]
         )
-        print_atomic_update(node, values, rest, self.names, self.out)
+        print_atomic_update(node, values, rest, places, self.names, self.out)
 
     def accumulate(self, node: Accumulate) -> None:
         """Print the accumulation of one value."""

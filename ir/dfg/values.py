@@ -117,7 +117,7 @@ class VectorLoad:
     """Loads of the elements along `axis`, neighbours at once.
 
     `pieces` counts the elements of each access, in order; several are an aligned vector. Instruction selection makes it
-    of a `Load`.
+    of a `Load`, or of its conversion from the `stored` type by one of `ir.machine.UNPACKED_CONVERSIONS`.
     """
 
     space: str
@@ -128,6 +128,12 @@ class VectorLoad:
     pieces: tuple[int, ...]
     guards: tuple[Guard, ...] = ()
     fill: float = field(default=0.0, eq=exactly)
+    stored: DType | None = None
+
+    @property
+    def memory_dtype(self) -> DType:
+        """Element type of the buffer."""
+        return self.stored or self.dtype
 
 
 @frozen(cache_hash=True)

@@ -10,6 +10,7 @@ from .instructions import (
     MIN_COPY_BYTES,
     PACKED_CONVERSIONS,
     ROW_BYTES,
+    UNPACKED_CONVERSIONS,
     VECTOR_ADDITIONS,
     CopyInstruction,
     MatrixLoadInstruction,

@@ -67,7 +67,9 @@ class CostCoefficients:
     Relative losses: `long` of each doubling of a body beyond `cached_body` operations, `crowded` of threads with
     more than `roomy_sums` sums, `deep` of each doubling of the stages beyond four, `past_l1` of copies past L1
     where one wave of blocks is the whole grid. Products whose factors threads copy take `copied_products` times as
-    long, where warps load fragments of them `fragment_products` times.
+    long, where warps load fragments of them `fragment_products` times; where warpgroups multiply factors that
+    threads compute, `computed_factors` times more. Products beside a box take `box_products` times as long, more by
+    `box_registers` for each register of a thread and by `box_tail` for one wave of blocks.
 
     Products of bulk copies: weights `bulk_tensor`, `bulk_l2` and `bulk_dram` of clocks of tensor cores and of
     traffic, `bulk_dram_power` in which DRAM and all else add up, `bulk_neighbour` the share of a tile that
@@ -76,14 +78,17 @@ class CostCoefficients:
     producer, `bulk_loop` the power in which products and arrivals add up. An instruction of the epilogue takes
     `bulk_epilogue` clocks per warp and scheduler, where `bulk_epilogue_warps` warps hide its latency, with fewer
     more by the exponent `bulk_epilogue_power`; `bulk_line` is clocks of a line that it moves, `bulk_box_line` of a line
-    of shared memory that copies bring. Teams, whose tiles are small, wait for lines and the share `bulk_team_l2`
-    of the L2 traffic at least.
+    of shared memory that copies bring, `bulk_straddling_line` more of one whose bytes lie in two lines of memory.
+    Teams, whose tiles are small, wait for lines and the share `bulk_team_l2` of the L2 traffic at least.
 
     Chains in registers: weights `chain_work` of their work and `chain_l2` of L2 traffic, `chain_latency` in which a
     block begins and ends, in latencies of DRAM; clocks in which no block of an SM works in a part (`chain_part`),
     and those of each warpgroup beyond the first one that waits for the others (`chain_in_step`). In each part, values
     between products take `chain_value` clocks, none where warpgroups take turns, and each of three or more warpgroups
     `chain_late` clocks where there are two stages.
+
+    Where reduction threads multiply, a batch of loads in flight takes `streamed` latencies of DRAM, which sustains the
+    share `streamed_dram` of its bandwidth.
 
     Layouts of products without matrix instructions: a thread multiplies `multiplications` numbers while 16 bytes pass
     through memory. A factor along the reduced axis takes `along_depth` of the product's time, and rows that are added
@@ -157,6 +162,7 @@ class CostCoefficients:
     bulk_epilogue_power: float
     bulk_line: float
     bulk_box_line: float
+    bulk_straddling_line: float
     bulk_team_l2: float
     chain_work: float
     chain_l2: float
@@ -168,8 +174,14 @@ class CostCoefficients:
     across_rows: float
     chain_value: float = 0.0
     chain_late: float = 0.0
+    streamed: float = 2.5
+    streamed_dram: float = 0.94
     copied_products: float = 1.0
     fragment_products: float = 1.0
+    computed_factors: float = 1.0
+    box_products: float = 1.0
+    box_registers: float = 0.0
+    box_tail: float = 0.0
 
 
 @frozen(cache_hash=True)

@@ -71,13 +71,20 @@ COPIES: Mapping[str, CopyInstruction] = {
 VECTOR_ADDITIONS: Mapping[str, int] = {f"sum_{DType.F32}x{width}": width for width in (2, 4)}
 
 #: Conversions of neighbours that are packed into a word: the type of the numbers, and that of the values. Numbers of
-#: floats are those of single conversions. Kernels with the same conversion to u8 stopped an H200 with an illegal
-#: instruction.
-PACKED_CONVERSIONS: Mapping[str, tuple[DType, DType]] = {f"{DType.I8}_of_{DType.F32}x4": (DType.I8, DType.F32)}
+#: floats are those of single conversions; values that become unsigned are whole.
+PACKED_CONVERSIONS: Mapping[str, tuple[DType, DType]] = {
+    f"{dtype}_of_{DType.F32}x4": (dtype, DType.F32) for dtype in (DType.I8, DType.U8)
+}
+#: Conversions of the bytes of a loaded word: their type, and that of the values.
+UNPACKED_CONVERSIONS: Mapping[str, tuple[DType, DType]] = {
+    f"{DType.F32}_of_{dtype}x4": (dtype, DType.F32) for dtype in (DType.I8, DType.U8)
+}
 
 #: Instructions of each dialect. OpenCL C has none; matrix instructions are emulated there.
 INSTRUCTIONS: Mapping[str, frozenset[str]] = {
-    "cuda": frozenset({*MATRIX_LOADS, *COPIES, *MMA_INSTRUCTIONS, *VECTOR_ADDITIONS, *PACKED_CONVERSIONS}),
+    "cuda": frozenset(
+        {*MATRIX_LOADS, *COPIES, *MMA_INSTRUCTIONS, *VECTOR_ADDITIONS, *PACKED_CONVERSIONS, *UNPACKED_CONVERSIONS}
+    ),
     "opencl": frozenset(MMA_INSTRUCTIONS),
 }
 

@@ -103,7 +103,7 @@ _T, _I = as_index(LANE), as_index(ELEMENT)
 _C = MatrixFragment(_T // 4 + _I // 2 * 8, _T % 4 * 2 + _I % 2, 4)
 
 
-def _instruction(k: int, kind: str, held: DType, accumulator: DType) -> MmaInstruction:
+def _instruction(k: int, kind: str, held: DType, accumulator: DType, other: DType | None = None) -> MmaInstruction:
     """Return the instruction of 16 rows and 8 columns with `k` reduced elements.
 
     A register holds neighbours along k. The lanes of a row hold one register each; the rest of k comes in further
@@ -114,7 +114,13 @@ def _instruction(k: int, kind: str, held: DType, accumulator: DType) -> MmaInstr
     depth = 4 * packed
     a = _rows_fragment(k, packed)
     b = MatrixFragment(place + register * depth, _T // 4, _TILE_COLUMNS * k // LANES, packed)
-    return MmaInstruction(f"m16n8k{k}_{kind}", _TILE_ROWS, _TILE_COLUMNS, k, kind, held, accumulator, a, b, _C)
+    name = f"m16n8k{k}_{_kinds(kind, other)}"
+    return MmaInstruction(name, _TILE_ROWS, _TILE_COLUMNS, k, kind, held, accumulator, a, b, _C, other=other)
+
+
+def _kinds(kind: str, other: DType | None) -> str:
+    """Return the part of a name that says the formats of A and of B."""
+    return kind if other is None else f"{kind}_{other}"
 
 
 def _rows_fragment(k: int, packed: int) -> MatrixFragment:
@@ -138,8 +144,7 @@ def _warpgroup_instruction(
     thread = as_index(WARPGROUP_THREAD)
     row = thread // LANES * _TILE_ROWS + thread % LANES // 4 + _I // 2 * 8
     c = MatrixFragment(row, thread % 4 * 2 + _I % 2, 4)
-    rows, kinds = WARPGROUP * _TILE_ROWS, kind if other is None else f"{kind}_{other}"
-    name = f"m64n8k{k}_{kinds}"
+    rows, name = WARPGROUP * _TILE_ROWS, f"m64n8k{k}_{_kinds(kind, other)}"
     fragments, of_rows = (none, none, c), _rows_fragment(k, none.packed)
     return MmaInstruction(
         name, rows, _TILE_COLUMNS, k, kind, held, accumulator, *fragments, WARPGROUP, WARPGROUP_COLUMNS, every, other,
@@ -150,6 +155,8 @@ def _warpgroup_instruction(
 _BYTES = {"tf32": 4, "f16": 2, "bf16": 2, "f8e4m3": 1, "f8e5m2": 1, "i8": 1, "u8": 1}
 #: Elements of k after which sums of 8-bit floats, whose fractions have 13 bits, are promoted.
 _FLOAT8_EVERY = 128
+#: Types of A and of B where one side alone has signs.
+_SIGNS = ((DType.U8, DType.I8), (DType.I8, DType.U8))
 
 MMA_INSTRUCTIONS: Mapping[str, MmaInstruction] = {
     atom.name: atom
@@ -166,6 +173,7 @@ MMA_INSTRUCTIONS: Mapping[str, MmaInstruction] = {
         _instruction(32, "i8", DType.I8, DType.I32),
         _instruction(16, "u8", DType.U8, DType.I32),
         _instruction(32, "u8", DType.U8, DType.I32),
+        *(_instruction(k, a.value, a, DType.I32, b) for k in (16, 32) for a, b in _SIGNS),
         _warpgroup_instruction("f16", DType.F16),
         _warpgroup_instruction("bf16", DType.BF16),
         _warpgroup_instruction("tf32", DType.F32),
@@ -175,6 +183,7 @@ MMA_INSTRUCTIONS: Mapping[str, MmaInstruction] = {
         _warpgroup_instruction("f8e5m2", DType.F8E5M2, every=_FLOAT8_EVERY, other=DType.F8E4M3),
         _warpgroup_instruction("i8", DType.I8, DType.I32),
         _warpgroup_instruction("u8", DType.U8, DType.I32),
+        *(_warpgroup_instruction(a.value, a, DType.I32, other=b) for a, b in _SIGNS),
     )
 }
 

@@ -223,7 +223,9 @@ FORMS: dict[type, Form] = {
     Test: Form("inside(<guards>)"),
     Convert: Form("convert <arg>"),
     Pack: Form("pack <arg> over <axis>"),
-    VectorLoad: Form("vector_load <space> <buffer>[<address>] over <axis> by (<pieces>){? if <guards> else <fill>?}"),
+    VectorLoad: Form(
+        "vector_load <space> <buffer>[<address>] over <axis> by (<pieces>){? of <stored>?}{? if <guards> else <fill>?}"
+    ),
     PackedLoad: Form("packed_load <space> <buffer>[<address>]"),
     LdMatrix: Form("ldmatrix <instruction> <buffer>[<row>] over (<axes>)"),
     SharedMatrix: Form("matrix <buffer>[<start>]{? turned<!turned>?}"),

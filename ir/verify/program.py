@@ -182,7 +182,9 @@ def check_writes_injective(program: Program) -> Iterator[VerifyError]:
             continue
         problems = list(
             bounds_problems(
-                f"{_words(number, statement)} writes", type_, AddressedElement(statement.target, statement.write)
+                f"{_words(number, statement)} writes",
+                type_,
+                AddressedElement(statement.target, statement.write, statement.arrival_guards),
             )
         )
         yield from problems

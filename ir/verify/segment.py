@@ -144,7 +144,7 @@ def check_values_typed(group: FusedGroup) -> Iterator[VerifyError]:
             yield VerifyError(f"{where}: {problem}")
         wanted, found = group.tensors[_name(part)].dtype, dtype_of(part.body, group.tensors)
         if isinstance(part, Reduction) and part.along in SORT_ORDERS:
-            found = DType.I64  # a place in the row, for values of any type
+            found = wanted if wanted in (DType.I32, DType.I64) else DType.I64  # a place in the row, for any values
         held = isinstance(part, Reduction) and found.accumulator is wanted
         if found is not wanted and not held:
             yield VerifyError(f"{where}: expected a value of {wanted}, found {found}")

@@ -9,9 +9,11 @@ from attrs import evolve
 
 from ...ir import (
     COMBINERS,
+    ONE_ARRIVAL,
     Const,
     CutsError,
     Index,
+    Indirect,
     Read,
     SpecError,
     Statement,
@@ -289,7 +291,9 @@ def _write(
         if indirects(index) and not item.into:
             raise data_index_error(target, index, axis, item)
         low, high = index.bounds()
-        if extent and not nothing and not 0 <= low <= high < extent:
+        added = item.into == ONE_ARRIVAL and bool(indirects(index)) and (len(index.terms) > 1 or index.const != 0)
+        tested = added and any(p.extent == extent for p, _ in index.terms if isinstance(p, Indirect))
+        if extent and not nothing and not tested and (added or not 0 <= low <= high < extent):
             where = f"{index.text} runs from {low} to {high}, axis {axis} has {extent} elements"
             raise SpecError(f"'{target.name}' is written out of bounds: {where}", item.target.span)
     return tuple(write)

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from math import prod
 
 from ...ir import (
+    ONE_ARRIVAL,
     DType,
     Index,
+    Indirect,
     SpecError,
     TensorType,
     Var,
@@ -35,17 +37,25 @@ def data_index_error(target: TensorRef, index: Index, axis: int, item: s.Assignm
 def check_places(target: TensorRef, write: tuple[Index, ...], item: s.Assignment) -> None:
     """Check that an integer of a tensor is the entire index.
 
-    With nothing added to it, places out of range are detected. A condition does not arrive anywhere. Raises `SpecError`
-    otherwise.
+    With nothing added to it, places out of range are detected; where exactly one value arrives (`one`), the index is
+    tested as a whole. A condition does not arrive anywhere. Raises `SpecError` otherwise.
     """
     if item.into and target.type.dtype is DType.BOOL:
         raise SpecError(
             f"'{target.name}' holds conditions, which have no {item.into}", item.target.span, "use integers"
         )
     for index in write:
-        if indirects(index) and not (len(index.terms) == 1 and index.terms[0][1] == 1 and index.const == 0):
+        if indirects(index) and not _is_place(index, item.into == ONE_ARRIVAL):
             raise SpecError(f"'{target.name}' is written at {index.text}, which is no element", item.target.span,
                             "write what is computed to an intermediate of integers first")  # fmt: skip
+
+
+def _is_place(index: Index, added: bool) -> bool:
+    """Return whether an index is an integer of a tensor, alone or with variables `added` to it."""
+    looked_up = tuple((primary, factor) for primary, factor in index.terms if isinstance(primary, Indirect))
+    rest = index - Index(0, looked_up)
+    single = len(looked_up) == 1 and looked_up[0][1] == 1
+    return single and (rest == Index() or (added and is_affine(rest) and rest.bounds()[0] >= 0))
 
 
 def check_injective(target: TensorRef, write: tuple[Index, ...], axes: list[Var], item: s.Assignment) -> None:

@@ -6,12 +6,11 @@ Similar groups are compared by the candidates that were best for the first of th
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from itertools import product as cartesian
 from math import inf
 from typing import Any, TypeAlias
 
 import numpy as np
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from ...ir import (
     FusedGroup,
@@ -23,7 +22,7 @@ from ...ir import (
     operands,
 )
 from ..geometry import ScheduleParameter, ScheduleTemplate, SegmentTemplate
-from ..model import estimate_time, lower_bound
+from ..model import estimate_time, features_of, lower_bound
 from ..schedule import (
     Batch,
     Candidate,
@@ -31,8 +30,11 @@ from ..schedule import (
     Space,
     candidate_of,
     chain_templates,
+    choose,
     columns_of,
+    combine_templates,
     evaluate,
+    fills_box,
     first_points,
     make_space,
     only_chains,
@@ -40,7 +42,9 @@ from ..schedule import (
     sample_batches,
     score,
     segment_templates,
+    sums_windows,
 )
+from .shared_launches import shared_launch_seconds
 
 #: Schedule templates, and candidates of each, that groups over a known iteration space are evaluated with.
 MAX_LEADING_STRUCTURES, LEADING_POINTS = 1, 8
@@ -81,7 +85,7 @@ class AnalyticCost:
 
     def cost(self, group: FusedGroup) -> float:
         """Return the modelled time with its launch; infinity without a legal sample."""
-        combinations, dependent = self._combinations(group), has_dependent_sizes(group)
+        combinations, dependent = self._combinations(group), self._is_searched(group)
         key = _similarity(group, combinations)
         best, *_ = self._lead(group, combinations, self.leaders.get(key, ()))
         if best < inf:
@@ -89,24 +93,56 @@ class AnalyticCost:
         best, self.leaders[key] = (self._search if dependent else self._sample)(group, combinations)
         return best
 
+    def search(self, forms: Sequence[FusedGroup]) -> float:
+        """Return the modelled time of a sequence of kernels, each searched.
+
+        Those without sums share a launch; others find results of earlier ones in the L2 cache.
+        """
+        try:
+            found = [choose(form, self.target)[0] for form in forms]
+        except PassError:
+            return inf
+        together = [c for c, form in zip(found, forms, strict=True) if not any(s.reductions for s in form.segments)]
+        seconds = shared_launch_seconds(together, self.target) if together else 0.0
+        made: dict[str, float] = {}
+        for candidate, form in zip(found, forms, strict=True):
+            if candidate not in together:
+                cached = sum(made.get(t, 0.0) for t in form.inputs)
+                seconds += self._seconds_after(form, candidate, cached)
+            made |= {t: float(form.tensors[t].nbytes) for t in form.outputs}
+        return seconds
+
+    def _seconds_after(self, form: FusedGroup, candidate: Candidate, cached: float) -> float:
+        """Return the time of a kernel that finds bytes in the L2 cache, if half of it is enough for them."""
+        if not 0.0 < cached <= self.target.l2_bytes / 2:
+            return candidate.score
+        features = features_of(form, candidate.schedule, self.target)
+        warm = evolve(features, unique_bytes=max(0.0, features.unique_bytes - cached))
+        cold, warm_time = (estimate_time(f, lower_bound(f, self.target), self.target) for f in (features, warm))
+        return candidate.score * float(warm_time / cold)
+
     def improve(self, group: FusedGroup, candidate: Candidate) -> Candidate:
         """Return a candidate, or a better one of a similar group.
 
         A search finds the best points of a space of dependent sizes in one group and misses them in another.
         """
-        if not has_dependent_sizes(group):
+        if not self._is_searched(group):
             return candidate
         combinations = self._combinations(group)
         leaders = self.leaders.get(_similarity(group, combinations), ())
         best, space, places = self._lead(group, combinations, leaders)
         return candidate_of(space, Point(best, 0, places)) if best < candidate.score else candidate
 
+    def _is_searched(self, group: FusedGroup) -> bool:
+        """Return whether a sample would represent the space of a group badly."""
+        return has_dependent_sizes(group) or fills_box(group, self.target) or sums_windows(group, self.target)
+
     def _combinations(self, group: FusedGroup) -> list[_Combination]:
         """Return the schedule templates that are compared."""
         if chains := only_chains(group, self.target):
             return [*chains]
         segments = [segment_templates(group, k, self.target) for k in range(len(group.segments))]
-        plain = cartesian(*(segments if has_dependent_sizes(group) else map(_staging_templates, segments)))
+        plain = combine_templates(segments if self._is_searched(group) else [*map(_staging_templates, segments)])
         return [*plain, *chain_templates(group, self.target)]
 
     def _lead(
@@ -117,7 +153,7 @@ class AnalyticCost:
         for leader in leaders:
             own = Space(group, self.target, (ScheduleTemplate(combinations[leader.position], leader.knobs),))
             batch = evaluate(own, own.templates[0], columns_of(own.templates[0], leader.places), 0)
-            seconds = score(batch, own) if has_dependent_sizes(group) else _seconds(batch, own)
+            seconds = score(batch, own) if self._is_searched(group) else _seconds(batch, own)
             if (found := float(seconds.min())) < best:
                 best, space, places = found, own, tuple(leader.places[int(seconds.argmin())].tolist())
         return best, space, places

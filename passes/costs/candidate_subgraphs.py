@@ -120,7 +120,8 @@ def _cut_kernels(fragment: CandidateSubgraph, modelled: CachedEvaluator) -> Cost
 
     Raises `CutsError` where it cannot be partitioned.
     """
-    programs = shift_means(fold_units(build_programs(_with_constants(fragment), fragment.registry)))
+    written = build_programs(_with_constants(fragment), fragment.registry, target=fragment.target)
+    programs = shift_means(fold_units(written))
     ordered = choose_layouts(programs, fragment.target, fragment.math, fragment.orders)
     views = find_views(pack_constants(ordered, fragment.target, fragment.math))
     target = fragment.target

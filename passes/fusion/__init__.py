@@ -24,27 +24,27 @@ from .grouping import (
     with_parts,
 )
 from .interpret import Points, along_row, interpret
-from .legality import Policy, box_extent
+from .legality import Policy, box_extent, multiplies
 from .normal_forms import NormalForms
 from .normalise import Illegal
 from .piecewise import split_piecewise_readers
 from .programs import Meaning, build_programs
+from .quantised import fold_scales, multiply_bytes, narrow_extremes, pad_images, widens_bytes
 from .reorder import Order, graph_layout, moves_elements, permute, reorder, reorder_unit, unpermute
 from .sums import (
     Family,
     RecomputeChoice,
+    RowFamily,
     block_variances,
+    copy_rows,
     defer_normalisation,
     eliminate_common_reductions,
     find_ungroupable,
-    fold_scales,
     hoist_parameters,
-    multiply_bytes,
-    narrow_extremes,
     recompute_contractions,
     rematerialise,
+    row_families,
     shift_means,
     sum_rows_first,
-    widens_bytes,
 )
 from .views import Views, find_views, loop_iterations, memory_span

@@ -25,6 +25,7 @@ from ...ir import (
     Slice,
     SpecError,
     Statement,
+    Target,
     TensorType,
     Var,
     as_index,
@@ -35,12 +36,14 @@ from ...ir import (
 )
 from ...ops import Instance, Registry
 from ..statements import (
+    MAX_NETWORK_ROW,
     Programs,
     Repeat,
     Unit,
     bypass_copies,
     divide_scans,
     fold_gathers,
+    longest_sorted_row,
     make_scatters_atomic,
     make_scatters_deterministic,
     mark_sorts,
@@ -55,16 +58,19 @@ from .recurrences import Item, Iteration, Sliced, slice_loops
 
 
 def build_programs(
-    graph: Graph, registry: Registry, known: dict[object, Meaning] | None = None, deterministic: bool = True
+    graph: Graph,
+    registry: Registry,
+    known: dict[object, Meaning] | None = None,
+    deterministic: bool = True,
+    target: Target | None = None,
 ) -> Programs:
     """Instantiate every node's declaration and cut the programs into units.
 
     Graphs of one vocabulary may share `known` instances and parts of nodes. Unless `deterministic`,
-    scatters combine floats in any order.
+    scatters combine floats in any order. Rows up to the longest of the `target` are sorted.
     """
-    builder = _Builder(
-        graph, registry, dict(graph.types), cache={} if known is None else known, deterministic=deterministic
-    )
+    cache, row = {} if known is None else known, longest_sorted_row(target) if target else MAX_NETWORK_ROW
+    builder = _Builder(graph, registry, dict(graph.types), cache=cache, deterministic=deterministic, longest=row)
     units = _past_copies([unit for node in graph.nodes for unit in builder.units(node)])
     units = replace_known_tables(units, graph.constants)
     return Programs(graph, tuple(units), builder.types, builder.tables, builder.slices, builder.rotating)
@@ -170,6 +176,7 @@ class _Builder:
     loops: list[str] = field(factory=list)
     cache: dict[object, Meaning] = field(factory=dict)
     deterministic: bool = True
+    longest: int = MAX_NETWORK_ROW
 
     def units(self, node: Node) -> list[Unit]:
         """Return a node's units over graph values.
@@ -250,7 +257,7 @@ class _Builder:
             program = self._fold_lookups(instance, known)
             program = separate_lone_pieces(split_residues(unroll_tables(program)))
             choose_form = make_scatters_deterministic if self.deterministic else make_scatters_atomic
-            program = choose_form(divide_scans(mark_sorts(program)))
+            program = choose_form(divide_scans(mark_sorts(program, self.longest)))
             sliced = slice_loops(program)
             found = evolve(instance, program=program), tuple(_runs_and_loops(program, sliced)), sliced
             if known.used:

@@ -96,7 +96,7 @@ def mma_faults(loop: ReductionSchedule, dims: Sequence[TileDim], lanes: int) -> 
     for d, dim in enumerate(dims):
         axis = {loop.rows: 0, loop.columns: 1}.get(d)
         if axis is None:
-            if dim.block != 1:
+            if dim.block != 1 and (atom.reads_shared or loop.prefetch or lanes > 1):
                 found.append(f"atom {atom.name}: a tile dim without rows or columns has blocks of 1, not {dim.block}")
             continue
         run = runs(atom)[axis]

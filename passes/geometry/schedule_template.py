@@ -52,6 +52,7 @@ class SegmentTemplate:
     parts; it may
     also read the segment before in parts, along the axis of that at position `parts`, if there is one, which the loops
     at positions `streamed_loops` run along. In an exchange, a block takes the dims at positions `exchanged` whole.
+    Matrix instructions of a `boxed` segment fill a box in shared memory.
     """
 
     dims: tuple[tuple[Var, ...], ...]
@@ -73,6 +74,7 @@ class SegmentTemplate:
     streamed_loops: tuple[int, ...] = ()
     bulk: bool = False
     exchanged: tuple[int, ...] = ()
+    boxed: bool = False
 
     @property
     def passes_rows(self) -> bool:
@@ -85,7 +87,7 @@ class SegmentTemplate:
     @property
     def holds_results(self) -> bool:
         """True where results stay in registers for the next segment."""
-        return bool(self.mma) and bool(self.shared)
+        return bool(self.mma) and bool(self.shared) and not self.boxed
 
     @property
     def stages_any(self) -> bool:
@@ -192,6 +194,12 @@ def is_matrix_like(segment: Segment) -> bool:
     kinds = {k for k, a in zip(axis_classes(segment), segment.axes, strict=True) if a.extent > 1 and len(k) == 1}
     own = [r.name for r in segment.reductions]
     return len(kinds) >= 2 and any(is_contraction(r, own) for r in segment.reductions)
+
+
+def multiplies_one_row(segment: Segment) -> bool:
+    """Return whether a segment multiplies single rows of batches and a matrix."""
+    own = [r.name for r in segment.reductions]
+    return not is_matrix_like(segment) and any(is_contraction(r, own) for r in segment.reductions)
 
 
 def with_streamed_input(structure: SegmentTemplate, group: FusedGroup, axis: int) -> SegmentTemplate:

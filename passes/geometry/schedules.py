@@ -34,8 +34,11 @@ T = TypeVar("T", SegmentSchedule, ReductionSchedule, Staging)
 
 def geometry_of(group: FusedGroup, schedule: Schedule) -> tuple[Geometry, ...]:
     """Return the sizes of a schedule's segments for the models."""
-    found = [_geometry(s, group, segment) for s, segment in zip(schedule.segments, group.segments, strict=True)]
-    if is_register_chain(schedule.segments) and len(found) > 2:
+    chained = is_register_chain(schedule.segments)
+    found = [
+        _geometry(s, group, segment, chained) for s, segment in zip(schedule.segments, group.segments, strict=True)
+    ]
+    if chained and len(found) > 2:
         rows = found[1].structure
         found[1] = evolve(found[1], structure=evolve(rows, streams=bool(rows.shared)))
     if (axis := streamable_axis(group)) is not None and schedule.segments[0].dims[axis].blocks > 1:
@@ -44,7 +47,7 @@ def geometry_of(group: FusedGroup, schedule: Schedule) -> tuple[Geometry, ...]:
     return tuple(found)
 
 
-def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) -> Geometry:
+def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment, chained: bool) -> Geometry:
     loops = list(dict.fromkeys(d for r in schedule.reductions for d in r.dims))
     reduces = tuple(tuple(loops.index(d) for d in r.dims) for r in schedule.reductions)
     structure = SegmentTemplate(
@@ -59,6 +62,7 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
         whole=whole_loops(segment, reduces),
         scatter_dim=scatter_tile_dim(segment, group, [d.axes for d in schedule.dims]) if schedule.privatised else -1,
         exchanged=whole_dims(group, segment),
+        boxed=schedule.atomic is not None and len(group.segments) > 1 and not chained,
         streams=any(o.extra and o.tensor in group.shared for o in segment.outputs) and can_stream_rows(group),
     )
     staged = [s for r in schedule.reductions for s in r.staging]

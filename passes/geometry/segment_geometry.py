@@ -223,7 +223,11 @@ def _geometry(
         chunk = tuple(columns[f"{prefix}c{k}"] for k in range(len(parts.loops)))
     else:
         thread = tuple(columns[f"{prefix}e{d}"] for d in rank)
-        counts = tuple(ceil_div(boxes[d], thread[d]) if parts.shared else columns[f"{prefix}t{d}"] for d in rank)
+        lanes = {d: lanes_along(parts.rows, parts.columns, d) if parts.boxed else 1 for d in rank}
+        counts = tuple(
+            ceil_div(boxes[d], thread[d] * lanes[d]) * lanes[d] if parts.shared else columns[f"{prefix}t{d}"]
+            for d in rank
+        )
         chunk = tuple(columns[f"{prefix}c{k}"] * step for k in range(len(parts.loops)))
     trips = tuple(ceil_div(prod(a.extent for a in loop), c) for loop, c in zip(parts.loops, chunk, strict=True))
     kept = _cached_elements(parts, spread.row_cache, chunk[0], trips[0]) if parts.caches_rows else 0

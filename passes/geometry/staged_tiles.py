@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from math import prod
 
 import numpy as np
 from attrs import evolve, frozen
@@ -113,7 +114,8 @@ def _staged_tile(
     held = is_held(expr, reduction, structure)
     loops = structure.reduces[position]
     dims = (*(structure.loops[k] for k in loops), *structure.dims)
-    shape = tile_shape(expr, dims, (*(geometry.block_k[k] for k in loops), *geometry.block))
+    sizes = (*(geometry.block_k[k] for k in loops), *geometry.block)
+    shape = tile_shape(expr, dims, sizes, structure.boxed)
     if reads_shared_matrices(structure.mma):
         shape = evolve(shape, halo=False)
     deep = int(lies_deep(expr, reduction))
@@ -123,6 +125,8 @@ def _staged_tile(
         turned = np.where(np.equal(turned, 2), deep, natural)
     if reads_shared_matrices(structure.mma) and size != HALF_BYTES:
         turned = np.int64(deep or not held)
+    if structure.boxed:  # lanes load elements of a box one by one
+        turned = np.where(shape.halo, 0, turned)
     pad = _padding(expr, geometry, operand, size, turned)
     steps, elements = _turned_pitches(shape.gather, pad, turned)
     count, halo = product(shape.gather), shape.halo
@@ -206,10 +210,10 @@ class TileShape:
     indices: tuple[Index, ...]
 
 
-def tile_shape(expr: Expr, dims: Sequence[Sequence[Var]], sizes: Sequence[Count]) -> TileShape:
+def tile_shape(expr: Expr, dims: Sequence[Sequence[Var]], sizes: Sequence[Count], whole: bool = False) -> TileShape:
     """Return the shape of a tile of these sizes.
 
-    `sizes` are the elements of each reduced or tile dim.
+    `sizes` are the elements of each reduced or tile dim. Dims of several axes may take part in a box as a `whole`.
 
     Some index mixes several variables of a box (`i*stride + a*dilation`), so that neighbours share its halo.
     """
@@ -220,7 +224,7 @@ def tile_shape(expr: Expr, dims: Sequence[Sequence[Var]], sizes: Sequence[Count]
         varies = [moving[a] for a in dim if a in used]
         gather.append(np.where(np.logical_or.reduce(varies), size, 1) if varies else np.int64(1))
     indices = main_read(expr, frozenset(moving)).indices
-    halo, box = _box(indices, dims, sizes, moving, expr)
+    halo, box = _box(indices, dims, sizes, moving, expr, whole)
     return TileShape(tuple(gather), tuple(box), halo, indices)
 
 
@@ -270,6 +274,7 @@ def _box(
     sizes: Sequence[Count],
     moving: Mapping[Var, Count],
     expr: Expr,
+    whole: bool,
 ) -> tuple[Count, list[Count]]:
     """Return where the tile is a box of tensor elements, and the box's extents."""
     local = {a: (size, dim) for dim, size in zip(dims, sizes, strict=True) for a in dim}
@@ -279,20 +284,23 @@ def _box(
     plain = frozenset(a for i in indices for a, _ in i.terms if isinstance(a, Var))
     for index in indices:
         primaries = {a: f for a, f in index.terms if isinstance(a, Var) and a in local}
-        inner = [
+        within = [
             v for a, _ in index.terms if not isinstance(a, Var) for v in variables(Index(0, ((a, 1),))) if v in local
         ]
-        if len(mixed := {*primaries, *inner}) > 1:
+        if len(mixed := {*primaries, *within}) > 1:
             several = sum((np.asarray(moving[v], dtype=np.int8) for v in mixed), np.int8(0)) > 1
             mixes = np.logical_or(mixes, several)
-        for v in inner:
+        for v in within:
             affine = np.logical_and(affine, np.logical_not(moving[v]))
         extent: Count = 1
         for axis, factor in primaries.items():
             size, dim = local[axis]
             if len(dim) > 1:
                 alone = axis.extent % size == 0 if axis == dim[-1] else np.bool_(False)
-                affine = np.logical_and(affine, np.logical_or(np.logical_not(moving[axis]), alone))
+                every = np.greater_equal(size, prod(a.extent for a in dim)) & whole
+                affine = np.logical_and(affine, np.logical_or(np.logical_not(moving[axis]), alone | every))
+                inner = prod(a.extent for a in dim[dim.index(axis) + 1 :])
+                size = np.where(every, ceil_div(size, inner) if axis == dim[0] else axis.extent, size)
             extent = extent + abs(factor) * np.where(moving[axis], size - 1, 0)
         extents.append(extent)
     if not np.any(np.logical_and(mixes, affine)) or not _expressible(indices, expr, plain):

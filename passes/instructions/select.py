@@ -18,8 +18,11 @@ from ...ir import (
     COPIES,
     INSTRUCTIONS,
     MATRIX_LOADS,
+    PACKED_CONVERSIONS,
+    UNPACKED_CONVERSIONS,
     Accumulate,
     AsyncCopy,
+    Convert,
     DfgNode,
     Item,
     Kernel,
@@ -34,6 +37,7 @@ from ...ir import (
     Store,
     Value,
     Var,
+    VectorLoad,
     VectorStore,
     Window,
     box_variables,
@@ -45,7 +49,16 @@ from ...ir import (
 from .context import SelectionContext
 from .matrix_loads import select_matrix_load
 from .matrix_products import select_mma, unroll_factor
-from .vector_accesses import select_addition, select_copy, select_vector_load, select_vector_store, select_window_load
+from .vector_accesses import (
+    WORD_BYTES,
+    round_by_addition,
+    round_within_limits,
+    select_addition,
+    select_copy,
+    select_vector_load,
+    select_vector_store,
+    select_window_load,
+)
 
 Node = TypeVar("Node", Value, Root)
 
@@ -122,10 +135,29 @@ class PhaseSelector:
             found: Value = node
             if isinstance(node, (Load, Pack)):
                 found = self._instruction(node, self._load)
+            if isinstance(node, Convert):
+                found = self._converted_load(node) or round_by_addition(node, self.context)
+            if isinstance(node, Op) and not PACKED_CONVERSIONS.keys().isdisjoint(self.context.instructions):
+                found = round_within_limits(node)
             if found is node and isinstance(node, Pack):
                 found = _packed_load(node) or node
             self.selected[node] = with_operands(found, self._value)
         return self.selected[node]
+
+    def _converted_load(self, node: Convert) -> VectorLoad | None:
+        """Return a load that converts the bytes which it unpacks."""
+        load, kinds = node.arg, (node.arg.dtype, node.dtype)
+        converts = any(UNPACKED_CONVERSIONS.get(name) == kinds for name in self.context.instructions)
+        if (
+            not converts
+            or not isinstance(load, Load)
+            or self.users[load] != [node]
+            or self.boxes[load] != self.boxes[node]
+        ):
+            return None
+        found = self._instruction(load, self._load)
+        whole = isinstance(found, VectorLoad) and all(n * load.dtype.size % WORD_BYTES == 0 for n in found.pieces)
+        return evolve(found, dtype=node.dtype, stored=load.dtype) if isinstance(found, VectorLoad) and whole else None
 
     def _instruction(self, node: Node, select: Callable[[Node, Sequence[Var]], Node]) -> Node:
         """Return the instruction of a node, within the loops of the scopes that enclose it."""

@@ -23,8 +23,11 @@ from ...ir import (
     WIDEST_BYTES,
     AsyncCopy,
     Convert,
+    DType,
     Guard,
+    Literal,
     Load,
+    Op,
     Store,
     Value,
     Var,
@@ -41,6 +44,10 @@ from .context import SelectionContext
 
 #: Bytes of a register.
 WORD_BYTES = 4
+#: Number whose sum with a smaller one has no fraction, and largest numbers that conversions to bytes move those by.
+ROUNDING_SUM, MAX_SMALL = 1.5 * 2**23, 1 << 10
+#: Functions that move a rounded number by another one.
+_MOVES = ("add", "sub", "max", "min")
 
 
 def select_vector_load(node: Load, var: Var, context: SelectionContext) -> VectorLoad | None:
@@ -76,7 +83,44 @@ def _packed_value(node: Store, width: int, context: SelectionContext) -> tuple[V
         return value, ""
     kinds = node.dtype, value.arg.dtype
     conversion = next((c for c in context.instructions if PACKED_CONVERSIONS.get(c) == kinds), "")
-    return (value.arg if conversion else value), conversion
+    return (round_by_addition(value, context).arg if conversion else value), conversion
+
+
+def round_by_addition(node: Convert, context: SelectionContext) -> Convert:
+    """Return a conversion to bytes that rounds its operand by additions.
+
+    These are as fast as any addition. They round numbers below 2^22 to integers; larger ones leave the type's range in
+    any case. A packed conversion to signed integers rounds its operand itself.
+    """
+    packs = any(kinds == (node.dtype, node.arg.dtype) for kinds in map(PACKED_CONVERSIONS.get, context.instructions))
+    itself = isinstance(node.arg, Op) and node.arg.fn == "round" and node.dtype.element.kind == "signed"
+    return evolve(node, arg=_near(node.arg)) if packs and not itself else node
+
+
+def round_within_limits(node: Op) -> Op:
+    """Return a number within small limits, rounded by additions if any."""
+    inner = node.args[0] if node.fn == "min" and _is_small(node.args[1]) else node
+    limited = isinstance(inner, Op) and inner.fn == "max" and inner is not node and _is_small(inner.args[1])
+    found = _near(node) if limited else node
+    return found if isinstance(found, Op) else node
+
+
+def _near(value: Value) -> Value:
+    """Return a value whose rounding is by additions, if it is that of one number, moved by small integers."""
+    if not isinstance(value, Op) or value.dtype is not DType.F32:
+        return value
+    if value.fn == "round":
+        magic = Literal(ROUNDING_SUM, DType.F32)
+        return Op("sub", (Op("add", (value.args[0], magic), DType.F32), magic), DType.F32)
+    first, *others = value.args
+    moved = value.fn in _MOVES and all(map(_is_small, others))
+    return evolve(value, args=(_near(first), *others)) if moved else value
+
+
+def _is_small(value: Value) -> bool:
+    if isinstance(value, Convert):
+        return value.arg.dtype.is_int and value.arg.dtype.size == 1
+    return isinstance(value, Literal) and abs(value.value) <= MAX_SMALL and float(value.value).is_integer()
 
 
 def select_addition(node: Store, var: Var, context: SelectionContext) -> Store | None:

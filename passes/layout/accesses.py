@@ -33,8 +33,8 @@ from ...ir import (
 from ..fusion import Order, Programs, Unit, copy_source, permute, unpermute
 
 #: Extra instructions of a factor that lies along its own axes and not along the reduced ones: fragments
-#: of numbers of 2 bytes are transposed as a warp loads them, others are loaded number by number.
-TRANSPOSED_COST, SCALAR_COST = 0.005, 0.1
+#: of numbers of 2 bytes are transposed as a warp loads them, others are loaded number by number, bytes packed so.
+TRANSPOSED_COSTS, SCALAR_COST = {2: 0.005, 1: 15.0}, 0.1
 #: Extra instructions for each further run of a factor's own axes: addresses take divisions.
 RUN_COST = 0.05
 #: Bytes of a sector of memory. Elements of a contraction that lie along none of its rows, columns and reduced axes are
@@ -235,7 +235,7 @@ class InstructionCosts:
         """
         rows = [a for a in by_step(access.own, address) if a.extent > 1]
         counts = [self._instructions_along(v, access, address) for v in reduce]
-        across = TRANSPOSED_COST if self.types[access.tensor].dtype.size == 2 else SCALAR_COST
+        across = TRANSPOSED_COSTS.get(self.types[access.tensor].dtype.size, SCALAR_COST)
         counts += [self._instructions_along(v, access, address) * (1 + across) for v in rows[-1:]]
         found = min(counts, default=float(access.count)) * (1 + RUN_COST * (_runs(rows, address) - 1))
         return found * self._sectors(access.tensor, (*access.own, *reduce), address)

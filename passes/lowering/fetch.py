@@ -79,7 +79,16 @@ def fetch_phase(
     # Where no value is loaded from the tile, elements too narrow for a copy are moved as bits, not as numbers.
     copies = copies and (tile.matrix is not None or width * buffer.dtype.size >= MIN_COPY_BYTES)
     unrolled = tuple(v for v in unrolled if v.extent > 1)
-    return Phase("fetch", name, (store,), unrolled, shares, (), copies, copies and cached)
+    moved = store if copies or width > 1 else _as_bits(store)
+    return Phase("fetch", name, (moved,), unrolled, shares, (), copies, copies and cached)
+
+
+def _as_bits(store: Store) -> Store:
+    """Return a store of a loaded narrow element as bits, which no thread converts."""
+    value, kind = store.value, store.dtype
+    if not isinstance(value, Load) or value.dtype != kind or kind.size >= MIN_COPY_BYTES or value.fill != 0:
+        return store
+    return evolve(store, value=evolve(value, dtype=kind.bits), dtype=kind.bits)
 
 
 def _widths(value: Value, dtype: DType, copies: bool, widest: int, aligned: Mapping[str, int]) -> tuple[int, ...]:
@@ -93,11 +102,7 @@ def _widths(value: Value, dtype: DType, copies: bool, widest: int, aligned: Mapp
     most = max(widest // 4, moved)
     if isinstance(value, Load) and dtype.size < MIN_COPY_BYTES and (copies or vector_widths(dtype)):
         most = min(most, aligned.get(value.buffer, widest) // dtype.size)
-    return (
-        tuple(n for n in (16, 8, 4, 2, 1) if n == most or n <= min(most, 4 if dtype.size < 4 else 2))
-        if most > 1
-        else (1,)
-    )
+    return tuple(n for n in (16, 8, 4, 2, 1) if n == most or n <= min(most, 8 // dtype.size)) if most > 1 else (1,)
 
 
 def tile_value(tile: Tile, context: Context, dtype: DType) -> Value:

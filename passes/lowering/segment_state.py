@@ -156,6 +156,7 @@ class SegmentState:
         # The last group may be incomplete: its idle threads read each other's places all the same.
         elements = -(-self.layout.schedule.threads // lanes) * lanes
         ranks: tuple[int, ...] = ()
+        held = DType.U64 if reduction.along in SORT_ORDERS else dtype  # an element with its place
         if reduction.along in SORT_ORDERS:
             ranks = self._selected_ranks(reduction)
             count = self._shape(reduction)[-1]
@@ -163,7 +164,7 @@ class SegmentState:
                 elements = max(elements, selection_words((ranks[0], ranks[1]), reduction.reduce[0].extent))
             elif sorts_by_radix(count, lanes):
                 elements = radix_words(count, elements)
-        scratch = SharedBuffer("lanes", dtype, elements)
+        scratch = SharedBuffer("lanes", held, elements)
         known = self.layout.buffers.get("lanes", scratch)
         self.layout.buffers["lanes"] = max(known, scratch, key=lambda b: b.elements * b.dtype.size)
         vector = self.frame.schedule.row_vector if reduction.along else 1

@@ -30,6 +30,9 @@ ORDER_WEIGHT = 0.001
 MIN_ROUNDS = 1e-9
 #: Elements of a thread in flight with register staging: a loop is unrolled so often.
 MAX_STAGED_IN_FLIGHT = 32.0
+#: Loads of a thread in flight, and its other registers, where reduction threads multiply. Kernels of 4 to 40 loads took
+#: 38 to 140 registers.
+MAX_LOADS_IN_FLIGHT, STREAMING_REGISTERS = 20.0, 16.0
 #: Share of the needed registers that a compiler takes without staging: it loads late.
 UNSTAGED_REGISTER_SHARE = 0.9
 
@@ -47,14 +50,17 @@ def estimate_time(features: Features, found: Bound, target: Target, conflicts: C
     blocks = np.maximum(1.0, (1.0 - costs.tail) * features.grid / target.NUM_SM + costs.tail * fullest)
     resident = np.minimum(fitting, fullest)
     waves = np.maximum(1.0, blocks / resident)
+    streamed = np.greater(features.by_lanes, 0)
+    dram, through = _transfer_seconds(features, blocks, fitting, target, costs)
     busy = _soft_maximum(
         (
             *_compute_seconds(features, blocks, resident, target, conflicts, costs),
-            *_transfer_seconds(features, blocks, fitting, target, costs),
+            np.where(streamed, costs.dram / costs.streamed_dram, 1.0) * dram,
+            np.where(streamed, costs.bulk_l2, 1.0) * through,
             waves * _direct_latencies(features, costs) * target.dram_latency,
             features.grid * features.combined / (costs.combined * target.NUM_SM * target.clock),
         ),
-        np.where(np.greater(features.tensor, 0), costs.mma_overlap, 1.0 + costs.overlap),
+        np.where(np.greater(features.tensor, 0) | streamed, costs.mma_overlap, 1.0 + costs.overlap),
     )
     exposed = _exposed_seconds(features, busy, waves, resident, target, costs)
     barriers = (
@@ -74,7 +80,7 @@ def estimate_time(features: Features, found: Bound, target: Target, conflicts: C
         exposed = np.where(np.greater(features.bulk, 0), 0.0, exposed)
     joined = waves * features.joined * costs.joined / target.clock
     total = blocks * costs.block / target.clock + busy + exposed + barriers + joined + costs.fixed * target.dram_latency
-    total = total * _copied_product_factor(features, costs)
+    total = total * _copied_product_factor(features, costs) * _box_factor(features, waves, costs)
     time = target.launch_time + total * (_size_penalty(features, costs) + _past_l1_penalty(features, target))
     # Small kernels are estimated below their bound, and would not differ.
     return np.maximum(time, found.time) + ORDER_WEIGHT * time
@@ -83,6 +89,8 @@ def estimate_time(features: Features, found: Bound, target: Target, conflicts: C
 def _occupancy(features: Features, target: Target) -> Count:
     """Return the expected resident blocks of an SM."""
     late = np.minimum(np.maximum(UNSTAGED_REGISTER_SHARE * features.needed, 16.0), features.limit)
+    early = STREAMING_REGISTERS + features.instances + 4.0 * np.minimum(_loads_of_round(features), MAX_LOADS_IN_FLIGHT)
+    late = np.where(np.greater(features.by_lanes, 0), np.minimum(early, features.limit), late)
     registers = np.where(np.equal(features.copies, 0), late, features.registers)
     fitting = np.maximum(1, resident_blocks(features, registers, target))
     # Warpgroups of a chain may take the registers of their producer, and all of an SM with them.
@@ -194,12 +202,22 @@ def _extra_issue_slots(target: Target) -> float:
     return max(0.0, round(target.issue_per_clock * target.warp_size / lanes) - 1.0)
 
 
+def _loads_of_round(features: Features) -> Count:
+    """Return the direct loads of a thread in a round."""
+    return features.direct / np.maximum(1.0, features.rounds)
+
+
 def _direct_latencies(features: Features, costs: CostCoefficients) -> Count:
-    """Return the sequential latencies of a thread's direct loads."""
+    """Return the sequential latencies of a thread's direct loads.
+
+    Reduction threads that multiply have as many in flight as registers hold; others have few.
+    """
+    batches = np.maximum(features.rounds, features.direct / MAX_LOADS_IN_FLIGHT)
     loads = np.maximum(features.direct * features.threads, 1e-9)
     guarded = (1.0 + features.decoding / loads) ** costs.guarded
     line_factor = np.clip(features.lines * 32.0 / (loads + features.stores), 1.0, 32.0) ** costs.line_spread
-    return costs.direct * (features.direct + costs.divided * features.divided_direct) * guarded * line_factor
+    others = costs.direct * (features.direct + costs.divided * features.divided_direct) * guarded * line_factor
+    return np.where(np.greater(features.by_lanes, 0), costs.streamed * batches, others)
 
 
 def _transfer_seconds(
@@ -249,9 +267,17 @@ def _size_penalty(features: Features, costs: CostCoefficients) -> Count:
 def _copied_product_factor(features: Features, costs: CostCoefficients) -> Count:
     """Return the factor of times of products whose factors threads copy."""
     copied = np.greater(features.tensor, 0) & np.equal(features.bulk, 0) & np.equal(features.chained, 0)
-    return np.where(
-        copied, np.where(np.greater(features.fragments, 0), costs.fragment_products, costs.copied_products), 1.0
-    )
+    computed = np.where(np.greater(features.register_staged, 0), costs.computed_factors, 1.0)
+    in_place = costs.copied_products * computed
+    return np.where(copied, np.where(np.greater(features.fragments, 0), costs.fragment_products, in_place), 1.0)
+
+
+def _box_factor(features: Features, waves: Count, costs: CostCoefficients) -> Count:
+    """Return the factor of times of products beside a box: a block's segments wait for each other, which few other
+    blocks hide where threads need many registers.
+    """
+    factor = costs.box_products * (1.0 + costs.box_registers * features.needed) * (1.0 + costs.box_tail / waves)
+    return np.where(np.greater(features.box_products, 0), factor, 1.0)
 
 
 def _past_l1_penalty(features: Features, target: Target) -> Count:

@@ -50,9 +50,11 @@ class Features:
     stages: Count = _plain_count("buffers of the deepest ring that a loop cycles through")
     bulk: Count = _plain_count("form of the bulk copies of factors, 0 for none and for chains in registers")
     fragments: Count = _plain_count("1 where a warp loads the factors of matrix instructions itself")
+    box_products: Count = _plain_count("1 where products fill or read a box in shared memory")
     chained: Count = _plain_count("form of a chain in registers: 1 of warps, 2 of warpgroups, 3 without row operations")
     persistent: Count = _plain_count("1 where the blocks of a chain in registers take several tiles in turn")
     in_step: Count = _plain_count("warpgroups of a chain that meet at a barrier in each part")
+    by_lanes: Count = _plain_count("1 where reduction threads load the factors of products, each element once")
     raster: Count = _plain_count("blocks along the outermost dim that the grid walks together")
     min_blocks: Count = _plain_count("blocks that shall be resident on an SM, 0 where the schedule does not ask")
     # Memory of a block and registers of a thread
@@ -93,6 +95,7 @@ class Features:
     scatter: Count = _sum("cycles in which fetches store tiles turned round")
     lines: Count = _sum("memory lines that direct loads and stores of warps touch; none where lanes load one by one")
     boxed: Count = _sum("lines of shared memory that bulk copies bring")
+    straddling: Count = _sum("such lines that begin within a line of memory and end in the next one")
     shuffles: Count = _sum("words that warps pass between their lanes, an instruction each")
     partial: Count = _sum("bytes of sectors that stores and direct loads of warps touch and do not move")
     # Traffic

@@ -14,7 +14,7 @@ from ...ir import (
     MmaInstruction,
     Segment,
 )
-from ..geometry import Count, Geometry, mma_operands, runs
+from ..geometry import Count, Geometry, mma_operands, product, runs
 
 
 @frozen
@@ -67,8 +67,9 @@ def mma_work(segment: Segment, geometry: Geometry, position: int = 0) -> MmaWork
     atom, mode = MMA_INSTRUCTIONS[structure.mma], MATH_MODES.get(reduction.math)
     found = mma_operands(reduction, structure.dims[structure.rows], structure.dims[structure.columns])
     assert found is not None, "structures are made for reductions that atoms compute"
+    others = product(n for d, n in enumerate(geometry.thread) if d not in (structure.rows, structure.columns))
     sides = tuple(
-        MmaSide(expr, geometry.thread[d] // run, fragment)
+        MmaSide(expr, geometry.thread[d] // run * (others if d == structure.rows else 1), fragment)
         for expr, d, run, fragment in zip(
             found, (structure.rows, structure.columns), runs(atom), (atom.a, atom.b), strict=True
         )

@@ -7,7 +7,8 @@ meanwhile:
 
 Resident blocks hide each other's latency, not more: measured times of two blocks on an SM are those of one after the
 other. The producer of a persistent grid hides all latencies but the first; where stages hold whole tiles, each is empty
-while lines of its next K block pass through L2. A copy brings a line of shared memory at once, of 32 to 128 bytes.
+while lines of its next K block pass through L2. A copy brings a line of shared memory at once, of 32 to 128 bytes;
+one that lies in two lines of memory, as most do where a pitch is no multiple of 128 bytes, takes three times as long.
 Products and traffic are added, as long products are limited by power. Neighbouring blocks fetch a common tile at about
 the same time: L2 serves both at once.
 
@@ -43,7 +44,8 @@ def product_seconds(features: Features, blocks: Count, resident: Count, dram: Co
     barriers = waves * costs.bulk_barrier * features.barriers / target.clock
     work = costs.bulk_tensor * tensor + costs.bulk_l2 * through
     work = work + _promotion_seconds(features, blocks, resident, target)
-    brought = blocks * costs.bulk_box_line * features.boxed / target.clock
+    lines = costs.bulk_box_line * features.boxed + costs.bulk_straddling_line * features.straddling
+    brought = blocks * lines / target.clock
     waiting = waves * costs.bulk_arrival * target.dram_latency * features.rounds
     whole = np.greater_equal(features.bulk, PERSISTENT) & np.less_equal(features.rounds, features.stages)
     filling = waiting + np.where(whole, brought + through, 0.0)

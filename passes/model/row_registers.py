@@ -16,6 +16,7 @@ from ...ir import (
     distinct,
     expr_variables,
     reads,
+    sorts_by_radix,
     substitute_expr,
 )
 from ..geometry import (
@@ -84,10 +85,11 @@ def row_registers(segment: Segment, geometry: Geometry) -> Count:
     longest: Count = 0
     for chunk in geometry.block_k:
         longest = np.maximum(longest, ceil_div(chunk, geometry.reduction_threads))
-    # Sorted elements are held with their place, in two registers, and beside it.
-    along = sum(4 if r.along in SORT_ORDERS else bool(r.along) for r in segment.reductions)
-    rows = max(1, along, shared_rows(segment))
+    # Sorted elements are held with their place, in two registers, and beside it; a radix sort drops them first.
+    word = np.where(sorts_by_radix(longest, geometry.reduction_threads), 3.0, 4.0)
+    along = sum((word if r.along in SORT_ORDERS else float(bool(r.along)) for r in segment.reductions), start=0.0)
+    rows = np.maximum(along, max(1, shared_rows(segment)))
     parts = segment.reductions
     rescaled = any(running_maximum(r, parts[:n]) and shareable_loops(segment)[n] for n, r in enumerate(parts))
-    held = np.where(resident_row(geometry), float(rows), float(rescaled))
+    held = np.where(resident_row(geometry), rows, float(rescaled))
     return longest * product(geometry.thread) * held

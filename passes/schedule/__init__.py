@@ -1,5 +1,6 @@
 """Space of a group's schedules: enumeration, pruning, hill climbing and choice."""
 
+from .box_products import fills_box, sums_windows
 from .check_schedules import check_schedule
 from .mma_templates import is_mma_computable, mma_templates
 from .register_chains import chain_templates
@@ -28,4 +29,4 @@ from .selection import (
     score,
     to_schedule,
 )
-from .space import Space, make_space, only_chains, segment_templates
+from .space import Space, combine_templates, make_space, only_chains, segment_templates

@@ -70,7 +70,7 @@ def mma_parameters(
         counts = powers(1, 64 // size) if coarse else (*powers(1, 64 // size), 3, 6, 7)
         limit = max(next_power(extent), size)
         vectors = _atom_vectors(reduction, structure, axis, segment, widest)
-        longer = coarse and atom.a.packed > 1 and _lies_deep(reduction, structure, axis)
+        longer = coarse and atom.a.packed > 1 and lies_deep(reduction, structure, axis)
         yield ScheduleParameter(
             names,
             tuple(
@@ -134,9 +134,9 @@ def warpgroup_parameters(
         values: Iterable[tuple[int, ...]] = ((1, 1, 1),)
         if d == structure.rows:
             sizes = ((w, n) for w in WARPGROUPS for n in (1, 2) if w * n * atom.m <= limit)
-            deep, held = _lies_deep(reduction, structure, 0), atom.held.size > HALF_BYTES
+            deep, held = lies_deep(reduction, structure, 0), atom.held.size > HALF_BYTES
             extent, paired = prod(a.extent for a in axes), deep and structure.bulk and not held
-            along = _is_contiguous(axes, segment)
+            along = is_contiguous(axes, segment)
             values = (
                 (
                     w * WARPGROUP * ACCUMULATOR_THREADS[0],
@@ -146,9 +146,9 @@ def warpgroup_parameters(
                 for w, n in sizes
             )
         elif d == structure.columns:
-            deep = atom.held.size != HALF_BYTES or _lies_deep(reduction, structure, 1)
+            deep = atom.held.size != HALF_BYTES or lies_deep(reduction, structure, 1)
             vectors = [v for v in powers(2, widest) if deep or v in (2, EXCHANGED_VECTOR)]
-            vectors = vectors if _is_contiguous(axes, segment) else [2]
+            vectors = vectors if is_contiguous(axes, segment) else [2]
             lanes, extent = ACCUMULATOR_THREADS[1], prod(a.extent for a in axes)
             widths = (n for n in (*PRODUCT_COLUMNS, *(n for n in EXACT_COLUMNS if extent % n == 0)) if n <= limit)
             values = (
@@ -187,8 +187,8 @@ def _atom_vectors(
     """Return the candidate neighbours of a lane along an instruction's rows (`axis` 0) or columns (1)."""
     axes, least = structure.dims[(structure.rows, structure.columns)[axis]], ACCUMULATOR_VECTOR[axis]
     packed = MMA_INSTRUCTIONS[structure.mma].a.packed > 1
-    if _lies_deep(reduction, structure, axis) or packed:
-        return powers(least, max(least, widest)) if _is_contiguous(axes, segment) else (least,)
+    if lies_deep(reduction, structure, axis) or packed:
+        return powers(least, max(least, widest)) if is_contiguous(axes, segment) else (least,)
     return (least,) if axis else (least, 2 * least)
 
 
@@ -197,9 +197,10 @@ def _longest(vectors: Sequence[int], atoms: int, run: int) -> tuple[int, ...]:
     return (max(v for v in vectors if atoms % interleaved_instructions(v, run) == 0),)
 
 
-def _lies_deep(reduction: Reduction, structure: SegmentTemplate, axis: int) -> bool:
-    """Return whether the operand of an instruction's rows (`axis` 0) or columns (1) runs along a reduced axis in
-    memory.
+def lies_deep(reduction: Reduction, structure: SegmentTemplate, axis: int) -> bool:
+    """Return whether an operand runs along a reduced axis in memory.
+
+    It is that of an instruction's rows (`axis` 0) or columns (1).
     """
     sides = structure.dims[structure.rows], structure.dims[structure.columns]
     found = mma_operands(reduction, *sides)
@@ -209,6 +210,6 @@ def _lies_deep(reduction: Reduction, structure: SegmentTemplate, axis: int) -> b
     return bool(main.indices) and any(v in reduction.reduce for v in variables(main.indices[-1]))
 
 
-def _is_contiguous(axes: Sequence[Var], segment: Segment) -> bool:
+def is_contiguous(axes: Sequence[Var], segment: Segment) -> bool:
     """Return whether results lie along a dim in memory."""
     return any(o.write and axes[-1] in variables(o.write[-1]) for o in segment.outputs)

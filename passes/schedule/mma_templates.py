@@ -17,6 +17,7 @@ from ...ir import (
     ACCUMULATOR_THREADS,
     HALF_BYTES,
     MATH_MODES,
+    MIN_COPY_BYTES,
     MMA_INSTRUCTIONS,
     WIDEST_BYTES,
     FusedGroup,
@@ -96,7 +97,7 @@ def _structures(
     if not _are_matrix_sides(dims, rows, columns, kinds) or operands is None:
         return
     stored = tuple(dtype_of(factor, group.tensors) for factor in operands)
-    for name in _worthwhile(reduction, group, target):
+    for name in worthwhile_instructions(reduction, group, target):
         if MMA_INSTRUCTIONS[name].other is not None and stored != MMA_INSTRUCTIONS[name].operand_dtypes:
             continue
         found = SegmentTemplate(dims, (reduction.reduce,), ((0,),), ((0, 1),), mma=name, rows=rows, columns=columns)
@@ -112,9 +113,10 @@ def _structures(
         yield evolve(found, bulk=bulk)
 
 
-def _worthwhile(reduction: Reduction, group: FusedGroup, target: Target) -> Iterator[str]:
-    """Yield the instructions of a target that multiply a reduction, except where a deeper one of the same rows and
-    columns takes no more clocks for the whole depth.
+def worthwhile_instructions(reduction: Reduction, group: FusedGroup, target: Target) -> Iterator[str]:
+    """Yield the instructions of a target that multiply a reduction.
+
+    Those are left out where a deeper one of the same rows and columns takes no more clocks for the whole depth.
     """
     depth = prod(v.extent for v in reduction.reduce)
     able = [
@@ -159,7 +161,8 @@ def _suits_warpgroup(group: FusedGroup, segment: Segment, template: SegmentTempl
             return False
         if atom.held.size == 1 and axis != reduction.reduce[-1]:
             return False
-        kind, unit = group.tensors[factor.tensor], WIDEST_BYTES // group.tensors[factor.tensor].dtype.size
+        kind = group.tensors[factor.tensor]
+        unit = MIN_COPY_BYTES if atom.held.size == 1 else WIDEST_BYTES // kind.dtype.size
         address = linearise(factor.indices, kind.strides)
         steps = [step for primary, step in address.terms if primary != axis]
         if axis is None or any(n % unit for n in (axis.extent, address.const, *steps)):

@@ -15,6 +15,7 @@ from ..geometry import (
     axis_classes,
     reads_shared_matrices,
 )
+from .box_products import box_mma_parameters, check_boxes_filled
 from .bulk_copy_parameters import check_bulk_copies_fit
 from .mma_parameters import mma_parameters, warpgroup_parameters
 from .register_chains import check_chain_held
@@ -61,6 +62,9 @@ def segment_parameters(
     """
     if reads_shared_matrices(structure.mma):
         yield from warpgroup_parameters(segment, structure, prefix, target, coarse, widest)
+        return
+    if structure.boxed:
+        yield from box_mma_parameters(segment, structure, prefix, target, coarse)
         return
     if structure.mma:
         yield from mma_parameters(segment, structure, prefix, target, coarse, widest)
@@ -112,7 +116,7 @@ def thin_parameters(
             pairs = tuple(v for v in knob.values if len(v) == 2 and v[0] in THINNED_LANES and v[1] == widest)
             yield ScheduleParameter(knob.names, pairs or knob.values)
         return
-    if not structure.stages_any:
+    if not structure.stages_any or structure.boxed:
         yield from knobs
         return
     kinds = dict(zip(segment.axes, axis_classes(segment), strict=True))
@@ -144,6 +148,8 @@ def launch_parameters(
     They are the raster of the grid, and the resident blocks.
     """
     last = structures[-1]
+    if any(s.boxed for s in structures):
+        return ScheduleParameter.of("raster", (1,)), ScheduleParameter.of("min_blocks", (0,))
     if not target.lockstep or not any((s.patch or s.mma) and s.stages_any for s in structures):
         return ()
     raster = (1,) if coarse or len(last.dims) < 2 else (1, 4, 8, 16)
@@ -168,5 +174,6 @@ SIZE_RULES: tuple[Rule, ...] = (
     check_parts_whole,
     check_chain_held,
     check_tile_chain_held,
+    check_boxes_filled,
     check_threads_fit,
 )

@@ -8,7 +8,7 @@ of the group; operations are not distinguished.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from itertools import product as cartesian
 from math import prod
@@ -18,20 +18,15 @@ from attrs import evolve, field, frozen
 
 from ...ir import (
     FusedGroup,
-    Reduction,
     Segment,
     Target,
     Var,
     has_dependent_sizes,
-    is_affine,
     is_contraction,
     is_exchange,
     longest_vector,
-    operands,
     owned_axes,
-    reads,
     required_streamed_axis,
-    variables,
 )
 from ..geometry import (
     ScheduleParameter,
@@ -47,15 +42,18 @@ from ..geometry import (
     is_matrix_like,
     is_register_chain,
     is_scatter_only,
+    multiplies_one_row,
     scatter_tile_dim,
     whole_dims,
     whole_loops,
     with_streamed_input,
 )
 from ..model import group_work
+from .box_products import box_mma_templates, window_parameters
 from .mma_templates import mma_templates
 from .register_chains import chain_parameters, chain_templates
 from .schedule_parameters import fit_parameters, launch_parameters, segment_parameters, thin_parameters
+from .staging_parameters import stageable_operands
 
 #: Elements of a row that a thread always has registers for.
 HELD_IN_REGISTERS = 8
@@ -86,21 +84,6 @@ class Space:
         return sum(s.size for s in self.templates)
 
 
-def stageable(segment: Segment, reduction: Reduction, shared: Iterable[str]) -> tuple[int, ...]:
-    """Return the operands of a reduction that may be staged.
-
-    They are indexed directly, and not in shared memory already.
-    """
-    held = set(shared)
-    found = []
-    for position, part in enumerate(operands(reduction, [r.name for r in segment.reductions])):
-        inner = reads(part)
-        direct = all(is_affine(i) or not variables(i) <= set(reduction.reduce) for r in inner for i in r.indices)
-        if direct and not any(r.tensor in held for r in inner):
-            found.append(position)
-    return tuple(found)
-
-
 def _loops(segment: Segment, flat: bool) -> tuple[tuple[tuple[Var, ...], ...], tuple[tuple[int, ...], ...]]:
     """Return the distinct reduce dims and, for each reduction, their positions."""
     loops: list[tuple[Var, ...]] = []
@@ -114,7 +97,7 @@ def _loops(segment: Segment, flat: bool) -> tuple[tuple[tuple[Var, ...], ...], t
 
 def _staging_choices(segment: Segment, shared: Sequence[str], matrix: bool) -> list[tuple[tuple[int, ...], ...]]:
     """Return the sets of staged operands to consider: none, all, and each alone; the same for all reductions."""
-    possible = [stageable(segment, r, shared) for r in segment.reductions]
+    possible = [stageable_operands(segment, r, shared) for r in segment.reductions]
     own = [r.name for r in segment.reductions]
     heavy = [
         p if is_contraction(r, own) or not matrix else () for p, r in zip(possible, segment.reductions, strict=True)
@@ -154,7 +137,9 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
     found = _reduction_templates(group, segment, written, reads_shared, separate, target)
     if position and (axis := required_streamed_axis(group)) is not None:
         found = [with_streamed_input(template, group, axis) for template in found]
-    return found if written or reads_shared else [*found, *mma_templates(group, segment, target)]
+    if written or reads_shared:
+        return [*found, *box_mma_templates(group, position, target)]
+    return [*found, *mma_templates(group, segment, target)]
 
 
 def _privatised_templates(group: FusedGroup, segment: Segment, target: Target) -> list[SegmentTemplate]:
@@ -187,12 +172,23 @@ def _reduction_templates(
         loops, reduces = _loops(segment, flat)
         patch = _patch(segment, dims) if any(staged) and matrix else ()
         found.append(SegmentTemplate(dims, loops, reduces, staged, shared=written, patch=patch))
-    if not written and not reads_shared:
+    if not (written or reads_shared) or passes_row(group):
         loops, reduces = _loops(segment, flat=True)
         dims, none = runs if matrix else _flat_dims(segment), tuple(() for _ in reduces)
-        caches_rows = _may_cache_rows(group, segment, loops, target)
-        found.append(SegmentTemplate(dims, loops, reduces, none, reduction_threads=True, caches_rows=caches_rows))
+        dims = separate if written or reads_shared else dims
+        caches_rows = len(group.segments) == 1 and _may_cache_rows(group, segment, loops, target)
+        template = SegmentTemplate(dims, loops, reduces, none, reduction_threads=True, shared=written)
+        found.append(evolve(template, caches_rows=caches_rows))
     return list(dict.fromkeys(found))
+
+
+def passes_row(group: FusedGroup) -> bool:
+    """Return whether a segment passes a row, or sums, to a product."""
+    first, *rest = group.segments
+    own = tuple(r.name for r in first.reductions)
+    sums = bool(own) and not any(is_contraction(r, own) for r in first.reductions)
+    sums = sums and prod(axis.extent for axis in first.axes) == 1
+    return sums and len(rest) == 1 and multiplies_one_row(rest[0])
 
 
 def _may_cache_rows(group: FusedGroup, segment: Segment, loops: Sequence[tuple[Var, ...]], target: Target) -> bool:
@@ -253,8 +249,8 @@ def make_space(
     if combinations is None:
         combinations = only_chains(group, target)
         if not combinations:
-            segments = (segment_templates(group, k, target) for k in range(len(group.segments)))
-            combinations = (*cartesian(*segments), *chain_templates(group, target))
+            segments = [segment_templates(group, k, target) for k in range(len(group.segments))]
+            combinations = (*combine_templates(segments), *chain_templates(group, target))
     for combination in combinations:
         parameters = (
             *(
@@ -263,7 +259,7 @@ def make_space(
                 else (
                     p
                     for s, each in enumerate(combination)
-                    for p in _parameters_of(group, s, each, target, coarse, widest)
+                    for p in _parameters_of(group, s, each, target, coarse, widest, any(t.boxed for t in combination))
                 )
             ),
             *launch_parameters(combination, target, coarse),
@@ -272,11 +268,33 @@ def make_space(
     return Space(group, target, tuple(found))
 
 
+def combine_templates(segments: Sequence[Sequence[SegmentTemplate]]) -> Iterator[tuple[SegmentTemplate, ...]]:
+    """Yield the combinations of segments' templates.
+
+    Beside a product with a box, another segment stages nothing: it takes shared memory and another barrier.
+    """
+    for combination in cartesian(*segments):
+        boxed = any(template.boxed for template in combination)
+        if not boxed or not any(t.stages_any for t in combination if not t.boxed):
+            yield combination
+
+
 def _parameters_of(
-    group: FusedGroup, position: int, template: SegmentTemplate, target: Target, coarse: bool, widest: int
+    group: FusedGroup,
+    position: int,
+    template: SegmentTemplate,
+    target: Target,
+    coarse: bool,
+    widest: int,
+    boxed: bool,
 ) -> Iterable[ScheduleParameter]:
-    """Return the parameters of a segment, fewer for one of many in a thinned space."""
-    found = segment_parameters(group.segments[position], template, f"s{position}.", target, coarse, widest)
+    """Return the parameters of a segment, fewer for one of many in a thinned space, and beside a `boxed` product."""
+    windows = boxed and not template.boxed
+    found = segment_parameters(
+        group.segments[position], template, f"s{position}.", target, coarse and not windows, widest
+    )
+    if windows:
+        return window_parameters(group, group.segments[position], template, found)
     if not has_dependent_sizes(group):
         return found
     found = fit_parameters(group.segments[position], template, found)

@@ -4,12 +4,12 @@ K blocks, stages, tile layouts and cache policy."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import prod
 
 import numpy as np
 
-from ...ir import Segment, Target, expr_variables, operands, variables
+from ...ir import Reduction, Segment, Target, expr_variables, is_affine, operands, reads, variables
 from ..geometry import (
     REGISTER_STAGED_ORDER,
     ScheduleParameter,
@@ -27,6 +27,21 @@ STAGES, MMA_STAGES = (1, 2, 3, 4), (1, 2, 3, 4, 6, 8)
 #: Loops of a multiple of so many elements end even with chunks that are powers of two; of the others, one of up to
 #: `WHOLE` elements may be a single chunk.
 CHUNK_UNIT, MAX_SINGLE_CHUNK = 8, 128
+
+
+def stageable_operands(segment: Segment, reduction: Reduction, shared: Iterable[str]) -> tuple[int, ...]:
+    """Return the operands of a reduction that may be staged.
+
+    They are indexed directly, and not in shared memory already.
+    """
+    held = set(shared)
+    found = []
+    for position, part in enumerate(operands(reduction, [r.name for r in segment.reductions])):
+        inner = reads(part)
+        direct = all(is_affine(i) or not variables(i) <= set(reduction.reduce) for r in inner for i in r.indices)
+        if direct and not any(r.tensor in held for r in inner):
+            found.append(position)
+    return tuple(found)
 
 
 def chunk_parameters(structure: SegmentTemplate, prefix: str, coarse: bool) -> Iterator[ScheduleParameter]:

@@ -21,6 +21,8 @@ MAX_WHOLE_AXIS = 7
 MAX_OWNED_THREADS = 64
 #: Least threads along a whole axis of an exchange where a thread has more than four of its elements.
 MIN_WHOLE_THREADS = 16
+#: Odd factors of thread counts where windows are summed.
+ODD_FACTORS = (3, 9)
 #: Results of a product that fill a block of their own.
 MIN_BLOCK_RESULTS = 4096
 
@@ -33,6 +35,7 @@ def tile_parameters(
     Threads, thread tile and vector of each, and the tiles per block of a privatised scatter."""
     finer = widest // (target.vector_bytes // 4)
     matrix = bool(segment.reductions) and is_matrix_like(segment)
+    windows = target.lockstep and not matrix and any(_slides(axis, segment) for axis in segment.axes)
     batch = _batch_dims(segment, structure) if matrix and coarse and target.lockstep else frozenset()
     for d, axes in enumerate(structure.dims):
         if d in batch:
@@ -44,6 +47,8 @@ def tile_parameters(
                                     _exchange_tiles(d, extent, structure, target))  # fmt: skip
             continue
         counts = (1,) if structure.shared else _thread_counts(extent, len(structure.dims), structure, target, coarse)
+        if windows and not structure.shared:
+            counts = tuple(sorted({*counts, *_odd_counts(extent, target)}))
         tiles = _thread_tiles(extent, structure, matrix, target, coarse, finer)
         vectors = _vectors(d, structure, segment, widest, coarse) if extent > 1 else (1,)
         triples = [
@@ -96,6 +101,12 @@ def _thread_counts(extent: int, rank: int, structure: SegmentTemplate, target: T
     if coarse and len(found) > 4 and rank >= 3:
         found &= {1, 4, 8, 16, 32}
     return tuple(sorted(found))
+
+
+def _odd_counts(extent: int, target: Target) -> Iterator[int]:
+    """Yield thread counts with an odd factor that divide an extent, such as 96 channels of a depthwise convolution."""
+    for factor in ODD_FACTORS:
+        yield from (n * factor for n in powers(1, target.MAX_thread // factor) if extent % (n * factor) == 0)
 
 
 def _thread_tiles(

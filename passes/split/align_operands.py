@@ -1,44 +1,48 @@
 """Aligned copies of the factors of a contraction.
 
-Asynchronous copies move 16 bytes at once where the innermost elements of a factor are neighbours along a reduced axis,
-and its rows begin at multiples of 16 bytes. Other factors of a large contraction are first copied to such an order,
-with zeros at the end of each row:
+Bulk copies need rows that begin at multiples of 16 bytes, and take three times as long where these are no multiples of
+a line of memory. Other factors of a large contraction may be copied first, with zeros at the end of each row:
 
-    acc[m, n] = sum_{k < 511} a[m, k] * b[k, n]
-      ->   u[m, k] = a[m, k] if k < 511 else 0;   v[n, k] = b[k, n] if k < 511 else 0
-           acc[m, n] = sum_{k < 512} u[m, k] * v[n, k]
+    acc[m, n] = sum_{k < 511} a[m, k] * b[k, n]    with 1,021 columns
+      ->   u[m, k] = a[m, k] if k < 511 else 0;   v[k, n] = b[k, n] if n < 1021 else 0
+           acc[m, n] = sum_{k < 511} u[m, k] * v[k, n]
+
+Halves that lie along the only axis of a side of the product keep the order of their dims, as instructions read them
+along either side. Other factors are transposed, so that the reduced axis is innermost, and it is longer by these zeros.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from attrs import evolve
 
 from ...ir import (
+    HALF_BYTES,
     MMA_INSTRUCTIONS,
     WIDEST_BYTES,
     FusedGroup,
     Guard,
     Output,
     Read,
-    Reduction,
     Segment,
     Target,
     TensorType,
     Var,
     as_index,
     call,
+    expr_variables,
     factors,
     is_contraction,
-    substitute_expr,
     variables,
 )
 from .split_reduction import free_tensor, group_part, may_be_divided
 
 #: Fewest multiply-adds of a contraction, and elements of its reduced axis, that copies may pay for.
 MIN_PRODUCTS, MIN_DEPTH = 1 << 26, 32
+#: Bytes of a line of memory, and fewest lines of rows that are padded to whole lines.
+LINE_BYTES, MIN_LINES = 128, 8
 
 
 def may_be_aligned(group: FusedGroup, target: Target) -> bool:
@@ -65,44 +69,62 @@ def align_operands(group: FusedGroup) -> tuple[FusedGroup, ...]:
     if axis is None or axis.extent < MIN_DEPTH or reduction.math:
         return ()
     unit = max(WIDEST_BYTES // group.tensors[f.tensor].dtype.size for f in found)
-    ragged = axis.extent % unit != 0
-    copied = [ragged or not _is_aligned(factor, unit, group) for factor in found]
-    return _copies(group, segment, reduction, found, copied, axis, unit) if any(copied) else ()
-
-
-def _copies(
-    group: FusedGroup,
-    segment: Segment,
-    reduction: Reduction,
-    found: Iterable[Read],
-    copied: Iterable[bool],
-    axis: Var,
-    unit: int,
-) -> tuple[FusedGroup, ...]:
-    """Return the copies of some factors with `axis` innermost, and the contraction of all."""
-    longer = Var(axis.name, -(-axis.extent // unit) * unit)
+    kept = [_keeps_order(factor, other, axis, group) for factor, other in (found, found[::-1])]
+    alone = all(v == axis or v.extent == 1 for v in reduction.reduce)  # lines of K blocks end with the axis
+    ragged = axis.extent % unit != 0 and not (alone and all(kept))
+    copied = [ragged or not _is_aligned(factor, group) for factor in found]
+    if not any(copied):
+        return ()
+    longer = Var(axis.name, -(-axis.extent // unit) * unit) if ragged else axis
     types: dict[str, TensorType] = {}
     copies, parts = [], []
-    for factor, is_copied in zip(found, copied, strict=True):
+    for factor, is_copied, is_kept in zip(found, copied, kept, strict=True):
         if not is_copied:
-            parts.append(substitute_expr(factor, {axis: as_index(longer)}))
+            parts.append(factor)
             continue
-        name, place = free_tensor("aligned", group, types), _position(factor, axis)
+        place = _position(factor, axis)
         assert place is not None
-        kind = group.tensors[factor.tensor]
-        dims = [Var(f"d{n}", extent) for n, extent in enumerate(kind.shape)]
-        dims[place] = Var(f"d{place}", longer.extent)
-        order = [d for n, d in enumerate(dims) if n != place] + [dims[place]]
-        types[name] = TensorType(kind.dtype, tuple(d.extent for d in order))
-        guard = Guard(as_index(dims[place]), 0, axis.extent)
-        read = Read(factor.tensor, tuple(map(as_index, dims)), () if guard.always else (guard,))
-        copy = Segment(tuple(order), (), (Output(name, tuple(map(as_index, order)), read),))
-        copies.append(group_part(group, (copy,), types, (name,)))
-        rest = tuple(index for n, index in enumerate(factor.indices) if n != place)
-        parts.append(Read(name, (*rest, as_index(longer)), factor.guards, factor.fill))
+        order = [n for n in range(len(factor.indices)) if is_kept or n != place] + [place] * (not is_kept)
+        name = free_tensor("aligned", group, types)
+        segment_of_copy, types[name] = _copy(factor, order, {place: longer.extent}, name, group)
+        copies.append(group_part(group, (segment_of_copy,), types, (name,)))
+        indices = tuple(as_index(longer) if n == place else factor.indices[n] for n in order)
+        parts.append(Read(name, indices, factor.guards, factor.fill))
     reduce = (*(v for v in reduction.reduce if v != axis), longer)
     product = evolve(segment, reductions=(evolve(reduction, reduce=reduce, body=call("mul", *parts)),))
     return (*copies, group_part(group, (product,), types, group.outputs))
+
+
+def _copy(
+    factor: Read, order: Sequence[int], extents: Mapping[int, int], name: str, group: FusedGroup
+) -> tuple[Segment, TensorType]:
+    """Return the copy of a factor with an order of dims, and its type.
+
+    Dims have at least these extents, the innermost one is padded. Elements past the factor's own are 0.
+    """
+    kind = group.tensors[factor.tensor]
+    sizes = [max(extent, extents.get(n, 0)) for n, extent in enumerate(kind.shape)]
+    sizes[order[-1]] = row_pitch(sizes[order[-1]], kind.dtype.size)
+    dims = [Var(f"d{n}", extent) for n, extent in enumerate(sizes)]
+    guards = [Guard(as_index(dim), 0, extent) for dim, extent in zip(dims, kind.shape, strict=True)]
+    read = Read(factor.tensor, tuple(map(as_index, dims)), tuple(guard for guard in guards if not guard.always))
+    axes = tuple(dims[n] for n in order)
+    type_ = TensorType(kind.dtype, tuple(axis.extent for axis in axes))
+    return Segment(axes, (), (Output(name, tuple(map(as_index, axes)), read),)), type_
+
+
+def _keeps_order(factor: Read, other: Read, axis: Var, group: FusedGroup) -> bool:
+    """Return whether instructions read rows of a factor as they lie in memory.
+
+    They lie along the reduced axis, or are halves along the only axis of the factor's side.
+    """
+    last = len(factor.indices) - 1
+    if _position(factor, axis) == last:
+        return True
+    side = expr_variables(factor) - expr_variables(other)
+    return group.tensors[factor.tensor].dtype.size == HALF_BYTES and any(
+        side == {v} and _position(factor, v) == last for v in side
+    )
 
 
 def _position(factor: Read, axis: Var) -> int | None:
@@ -113,7 +135,17 @@ def _position(factor: Read, axis: Var) -> int | None:
     return places[0] if alone and not guarded and factor.fill == 0 else None
 
 
-def _is_aligned(factor: Read, unit: int, group: FusedGroup) -> bool:
-    """Return whether the rows of a factor are whole units along one axis."""
-    last, length = factor.indices[-1], group.tensors[factor.tensor].shape[-1]
-    return any(last == as_index(v) for v in variables(last)) and length % unit == 0
+def _is_aligned(factor: Read, group: FusedGroup) -> bool:
+    """Return whether the rows of a factor need no padding, and lie along one axis."""
+    last, kind = factor.indices[-1], group.tensors[factor.tensor]
+    pitch = kind.pitch or kind.shape[-1]
+    return any(last == as_index(v) for v in variables(last)) and row_pitch(pitch, kind.dtype.size) == pitch
+
+
+def row_pitch(row: int, size: int) -> int:
+    """Return the elements from a row to the next.
+
+    They are whole lines of memory, and whole units of copies in a short row.
+    """
+    whole = (LINE_BYTES if row * size >= MIN_LINES * LINE_BYTES else WIDEST_BYTES) // size
+    return -(-row // whole) * whole

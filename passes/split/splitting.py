@@ -28,6 +28,8 @@ class Division:
 
 WHOLE = Division()
 
+#: Largest ratio of a group's modelled seconds, the best of a few points, to those of a search.
+MAX_SAMPLE_RATIO = 2.0
 #: How many times longer than the best by the model a group may take and still be worth a measurement: the model takes
 #: the best of a few points, which may be so much slower than a search's.
 MAX_CONTENDER_RATIO = 1.5
@@ -38,7 +40,8 @@ class Splitting:
     """Cost of groups with their best division.
 
     The model proposes the number of parts. Where both ways are `timed`, `evaluator` decides whether that is faster;
-    else the parts have to take less than the part `worth` of the whole by the model.
+    else the parts have to take less than the part `worth` of the whole by the model. `searched` are the seconds of
+    kernels in sequence by a search of the model, for divisions among which a few points do not decide.
     """
 
     evaluator: GroupEvaluator
@@ -46,6 +49,7 @@ class Splitting:
     target: Target
     worth: float = 1.0
     timed: Callable[[FusedGroup], bool] = lambda form: False
+    searched: Callable[[Sequence[FusedGroup]], float] | None = None
     known: dict[Hashable, int] = field(factory=dict)
     halved: dict[tuple[Hashable, int], tuple[FusedGroup, ...]] = field(factory=dict)
     copied: dict[Hashable, tuple[FusedGroup, ...]] = field(factory=dict)
@@ -92,7 +96,25 @@ class Splitting:
     def division(self, group: FusedGroup) -> Division:
         """Return the fastest division, none where no kernel computes the group."""
         seconds, division = self.best(group)
-        return division if seconds < inf else WHOLE
+        if seconds == inf:
+            return WHOLE
+        aligned = self.aligned_kernels(group)
+        if self.searched is None or not aligned or all(map(self.timed, (group, *aligned))):
+            return division
+        return self._searched_division(group, aligned, self.searched)
+
+    def _searched_division(
+        self, group: FusedGroup, aligned: tuple[FusedGroup, ...], searched: Callable[[Sequence[FusedGroup]], float]
+    ) -> Division:
+        """Return the division whose kernels take the least time by a search of the model."""
+        ways = {WHOLE: (group,), Division(aligned=True): aligned}
+        if halves := self.halves(group):
+            ways[Division(self.best_part_count(group))] = halves
+        seconds = {division: _sum(forms, self.modelled) for division, forms in ways.items()}
+        near = MAX_SAMPLE_RATIO * min(seconds.values())
+        found = {division: searched(divide(group, division)) for division, each in seconds.items() if each <= near}
+        best = min(found, key=lambda division: found[division], default=WHOLE)
+        return best if found.get(best, inf) < self.worth * found.get(WHOLE, inf) else WHOLE
 
     def kernels(self, group: FusedGroup) -> tuple[FusedGroup, ...]:
         """Return the fastest kernels of a group: whole or divided."""

@@ -28,6 +28,6 @@ from .patterns import (
 from .prefix_scan import divide_scans, match_scan
 from .rewriter import Edit, NewUnit, RewriteRule, apply, rewrite, rewrite_program, rewritten
 from .scatter_rows import index_tests
-from .sorts import RowSort, mark_sorts, match_sort
+from .sorts import MAX_NETWORK_ROW, RowSort, longest_sorted_row, mark_sorts, match_sort
 from .stride_residues import split_residues
 from .units import Programs, Repeat, Unit

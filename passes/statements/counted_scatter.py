@@ -1,25 +1,32 @@
 """Counted scatters: sums of floats as exact sums of integers.
 
 Updates arrive at an element in any order on a device, and sums of floats round. They are made of integers: the greatest
-magnitude at an element determines a unit, a power of two, so that 62 bits hold all terms as multiples of it, and their
-sum is exact. Its error is far below that of single precision; doubles, which have more digits, are counted twice, first
-coarsely, then the rest.
+magnitude of all terms that may meet determines a unit, a power of two, so that 62 bits hold all terms as multiples of
+it, and their sum is exact. Terms of less than 2 ** (24 - bits) of the greatest leave a rest, which a double holds in
+smaller units, exactly too; infinite terms and NaN join it. Few terms have one, and no other is sent. The error is below
+that of single precision.
 
     scatter sum y[at[j], k] = u[j, k]
-      ->  scatter max size[at[j], k] = |u[j, k]|
-          unit[v, k] = 2 ** floor((bits - exponent(size[v, k])) / 2)
-          scatter sum total[at[j], k] = i64(round(u[j, k] * unit[at[j], k] ** 2))
-          y[v, k] = total[v, k] / unit[v, k] ** 2
+      ->  size[k] = max over j of (|u[j, k]| if finite else 0)
+          unit[k] = 2 ** floor((bits - exponent(size[k])) / 2)
+          left[j, k] = u[j, k] * unit[k] ** 2
+          scatter sum total[at[j], k] = i64(round(left[j, k]))
+          atomic sum rest[at[j], k] = f64(round((left[j, k] - round(left[j, k])) * 2 ** fine))
+          y[v, k] = f32(f64(total[v, k]) + rest[v, k] / 2 ** fine) / unit[k] ** 2
 
-Where there are about as many terms as elements, each term computes its unit, which spares a kernel. Infinite terms are
-counted instead, and NaN is in the magnitude already. The work is that of the terms and of the elements, not of all
-pairs of them. Where far fewer rows arrive than the tensor has (the rows of a table that a batch looked up), rows with
-updates are numbered by their last one, and only they have integers; all others share a row of zeros, so that the tensor
-itself is written once, by the conversion to floats:
+Doubles, which have more digits, and terms of a recurrence have a unit at each element, that of the greatest term there.
+They are counted twice, first coarsely, then the rest. Where there are about as many terms as elements, each term
+computes its unit, which spares a kernel. Infinite terms are counted instead, and NaN is in the magnitude already.
+
+    size[at[j], k] = max of |u[j, k]| by a scatter;   scatter sum total[at[j], k] = i64(round(u[j, k] * unit ** 2)) ...
+
+The work is that of the terms and of the elements, not of all pairs of them. Where far fewer rows arrive than the tensor
+has (the rows of a table that a batch looked up), rows with updates are numbered by their last one, and only they have
+integers; all others share a row of zeros, so that the tensor itself is written once, by the conversion to floats:
 
     scatter max slot[at[j]] = j + 1                                       0 where nothing arrives
     place[j] = slot[at[j]]
-    scatter max size[place[j], k] = |u[j, k]|  ...  y[v, k] = total[slot[v], k] * ...
+    scatter sum total[place[j], k] = ...;  y[v, k] = total[slot[v], k] * ...
 """
 
 from __future__ import annotations
@@ -30,17 +37,17 @@ from math import prod
 
 from attrs import evolve
 
-from ...ir import Call, Cast, Const, DType, Expr, Index, Read, Statement, TensorType, as_index
+from ...ir import Call, Cast, Const, DType, Expr, Read, Statement, TensorType, as_index
 from .def_use import DefUse
 from .match import Match
 from .patterns import Scattered
 from .rewriter import RewriteRule
-from .scatter_rows import arriving_rows, element_of
+from .scatter_rows import ArrivingRows, arriving_rows, element_of
 
 #: Fewest terms an element with which its unit is computed once, in a kernel of its own.
 MIN_TERMS_FOR_UNITS = 8
-#: Bits of an integer that hold sums: one is the sign, one is left for rounding.
-SUM_BITS = 62
+#: Bits of an integer that hold sums: one is the sign, one is left for rounding. Digits of a double.
+SUM_BITS, DOUBLE_DIGITS = 62, 53
 #: Count of a negative infinity: positive ones have the digits below.
 _NEGATIVE_INFINITY = 1 << 32
 
@@ -65,7 +72,10 @@ def _count_terms(match: Match, type_: TensorType) -> Iterator[Statement]:
     value = index.convert(value, wide)
     rows = arriving_rows(statement, index)
     yield from rows.numbering
-    statement, counted, elements = rows.statement, rows.shape, rows.elements
+    if wide is DType.F32 and statement.step is None:
+        yield from _sum_in_common_units(rows, value, index, bits)
+        return
+    statement, counted = rows.statement, rows.shape
     size = _add_tensor(index, f"{statement.target}.size", wide, counted)
     yield evolve(statement, target=size, body=Call("abs", (value,)), into="max")
     unit = _unit(Read(size, statement.write), bits, wide)
@@ -83,7 +93,44 @@ def _count_terms(match: Match, type_: TensorType) -> Iterator[Statement]:
         mark = _mark(value, wide) if number == 0 else _integer(0)
         body = Call("select", (_finite(unit, wide), Cast(DType.I64, whole), mark))
         yield evolve(statement, target=totals[-1], body=body)
-    yield _result(index, statement, elements, size, totals, bits)
+    yield _result(index, rows, size, totals, bits)
+
+
+def _sum_in_common_units(rows: ArrivingRows, value: Expr, index: DefUse, bits: int) -> Iterator[Statement]:
+    """Yield the statements of a sum whose terms have one unit for all elements that data names."""
+    statement, wide = rows.statement, DType.F32
+    own = statement.own_dims(rows.shape)
+    axes = tuple(a for a in statement.axes if a in own.values())
+    keys, place = tuple(a for a in statement.axes if a not in axes), tuple(map(as_index, axes))
+    size, unit = (
+        _add_tensor(index, f"{statement.target}.{name}", wide, tuple(a.extent for a in axes))
+        for name in ("size", "unit")
+    )
+    magnitude = Call("abs", (value,))
+    finite = Call("select", (_finite(magnitude, wide), magnitude, Const(0.0, wide)))
+    yield Statement(size, axes, place, finite, keys, "max" if keys else None, span=statement.span)
+    yield Statement(unit, axes, place, _unit(Read(size, place), bits, wide), span=statement.span)
+    left: Expr = Call("mul", (Call("mul", (value, Read(unit, place))), Read(unit, place)))
+    whole: Expr = Call("round", (left,))
+    total, rest = (
+        _add_tensor(index, f"{statement.target}.{name}", kind, rows.shape)
+        for name, kind in (("total", DType.I64), ("rest", DType.F64))
+    )
+    is_number = _finite(magnitude, wide)
+    yield evolve(statement, target=total, body=Cast(DType.I64, Call("select", (is_number, whole, Const(0.0, wide)))))
+    fine = DOUBLE_DIGITS - (prod(a.extent for a in keys) - 1).bit_length()
+    finer: Expr = Call("round", (Call("mul", (Call("sub", (left, whole)), Const(2.0**fine, wide))),))
+    arrives = Call("or", (Call("not", (is_number,)), Call("ne", (left, whole))))
+    body = Call("select", (arrives, Cast(DType.F64, Call("select", (is_number, finer, value))), Const(0.0, DType.F64)))
+    yield evolve(statement, target=rest, body=body, atomic=True)
+    type_ = index.types[statement.target]
+    free, write = element_of(type_)
+    there = {axis: rows.elements[number] for number, axis in own.items()}
+    step = _unit(Read(size, tuple(there[a] for a in axes)), bits, wide, back=True)
+    fraction = Call("mul", (rows.read(rest), Const(2.0**-fine, DType.F64)))
+    whole = Call("add", (Cast(DType.F64, rows.read(total)), fraction))
+    result: Expr = Call("mul", (Call("mul", (Cast(wide, whole), step)), step))
+    yield Statement(statement.target, free, write, index.convert(result, type_.dtype), span=statement.span)
 
 
 def _most_terms(statement: Statement, type_: TensorType) -> int:
@@ -92,15 +139,12 @@ def _most_terms(statement: Statement, type_: TensorType) -> int:
     return prod(a.extent for a in statement.axes if a not in own)
 
 
-def _result(
-    index: DefUse, statement: Statement, place: Sequence[Index], size: str, totals: Sequence[str], bits: int
-) -> Statement:
+def _result(index: DefUse, rows: ArrivingRows, size: str, totals: Sequence[str], bits: int) -> Statement:
     """Return the statement that converts counts to numbers, for each element at its place."""
-    type_, place = index.types[statement.target], tuple(place)
+    statement, wide = rows.statement, index.types[size].dtype
+    type_ = index.types[statement.target]
     axes, write = element_of(type_)
-    wide = index.types[size].dtype
-    greatest = Read(size, place)
-    parts = [Read(name, place) for name in totals]
+    greatest, parts = rows.read(size), [rows.read(name) for name in totals]
     step = _unit(greatest, bits, wide, back=True)
     value: Expr = Call("mul", (Call("mul", (Cast(wide, parts[0]), step)), step))
     for part in parts[1:]:

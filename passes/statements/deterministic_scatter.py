@@ -98,7 +98,7 @@ def _combine_in_any_order(match: Match, type_: TensorType) -> Iterator[Statement
     total = index.add_tensor(f"{root.target}.total", TensorType(wide, rows.shape))
     yield evolve(rows.statement, target=total, body=index.convert(root.body, wide), atomic=True)
     axes, place = element_of(type_)
-    result = index.convert(Read(total, rows.elements), type_.dtype)
+    result = index.convert(rows.read(total, COMBINERS[str(root.into)].identity(wide)), type_.dtype)
     yield Statement(root.target, axes, place, result, span=root.span)
 
 

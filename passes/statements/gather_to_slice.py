@@ -165,7 +165,7 @@ def replace_stepping_tables(units: Sequence[Unit], constants: Mapping[str, Array
 
 
 def _compute_steps(unit: Unit, constants: Mapping[str, Array]) -> Unit:
-    integers = {t for t in unit.reads if t in constants and constants[t].dtype.kind == "i"}
+    integers = {t for t in unit.reads if t in constants and constants[t].dtype.kind in "iu"}
     if not integers or not all(_computes_elements(s) for s in unit.statements):
         return unit
 

@@ -16,6 +16,7 @@ from ...ir import (
     Const,
     DType,
     Expr,
+    Guard,
     Index,
     IndexValue,
     Indirect,
@@ -105,13 +106,18 @@ class ArrivingRows:
     """A scatter into a tensor of arriving rows, or of all.
 
     `numbering` are the statements that number them, `statement` is the scatter, which sends into a tensor of `shape`,
-    and `elements` is the place there of each element of the target.
+    and `elements` is the place there of each element of the target, which exists where `guards` hold.
     """
 
     numbering: tuple[Statement, ...]
     statement: Statement
     shape: tuple[int, ...]
     elements: tuple[Index, ...]
+    guards: tuple[Guard, ...] = ()
+
+    def read(self, tensor: str, fill: float = 0.0) -> Read:
+        """Return the read of each element, `fill` where nothing arrived."""
+        return Read(tensor, self.elements, self.guards, fill)
 
 
 def arriving_rows(statement: Statement, index: DefUse) -> ArrivingRows:
@@ -126,7 +132,9 @@ def arriving_rows(statement: Statement, index: DefUse) -> ArrivingRows:
     where = index.add_tensor(f"{statement.target}.place", keys)
     numbering = tuple(rows.number_rows(slot, where, index.types))
     sent = evolve(statement, write=rows.at(where, tuple(map(as_index, rows.keys)), statement.write))
-    return ArrivingRows(numbering, sent, rows.shape(type_), rows.at(slot, tuple(every[n] for n in rows.dims), every))
+    elements = rows.at(slot, tuple(every[n] for n in rows.dims), every)
+    arrived = tuple(Guard(row, 1, rows.count + 1) for row in elements if indirects(row))
+    return ArrivingRows(numbering, sent, rows.shape(type_), elements, arrived)
 
 
 def element_of(type_: TensorType) -> tuple[tuple[Var, ...], tuple[Index, ...]]:

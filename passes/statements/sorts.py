@@ -23,6 +23,7 @@ from attrs import evolve, frozen
 
 from ...ir import (
     FUNCTIONS,
+    MAX_RADIX_LANES,
     SORT_ORDERS,
     Call,
     Const,
@@ -35,12 +36,15 @@ from ...ir import (
     Program,
     Read,
     Statement,
+    Target,
     TensorType,
     Var,
     as_index,
     expr_variables,
     indirects,
+    radix_words,
     reads,
+    selection_room,
     substitute_expr,
     variables,
 )
@@ -50,8 +54,8 @@ from .match import Match
 from .patterns import Either, element, fn, number, position, reduction
 from .rewriter import RewriteRule, rewrite_program
 
-#: Shortest row worth a sort, and longest row that the lanes of a block hold.
-MIN_SORTED_ROW, MAX_SORTED_ROW = 16, 8192
+#: Shortest row worth a sort, longest row that the lanes of a block hold, and longest one that every target sorts.
+MIN_SORTED_ROW, MAX_SORTED_ROW, MAX_NETWORK_ROW = 16, 1 << 14, 1 << 13
 #: Most bytes of an element that is sorted: with its place it is one number.
 MAX_KEY_BYTES = 4
 #: Functions whose results follow from which of two numbers is greater, and whether either is none.
@@ -82,16 +86,32 @@ class RowSort:
         return "min" if SORT_ORDERS[self.along] else "max"
 
 
-def mark_sorts(program: Program) -> Program:
-    """Return an equal program with statements marked that find elements by rank."""
-    return rewrite_program(program, RewriteRule(SELECTION, lambda match: _sorted_row(match, program), _mark))
+def longest_sorted_row(target: Target) -> int:
+    """Return the longest row that a block sorts as a whole.
+
+    Rows beyond those of a network lie in shared memory as a whole.
+    """
+    words = radix_words(MAX_SORTED_ROW // MAX_RADIX_LANES, MAX_RADIX_LANES)
+    return MAX_SORTED_ROW if words * DType.U64.size <= target.MAX_shared else MAX_NETWORK_ROW
 
 
-def _sorted_row(match: Match, program: Program) -> _Selected | None:
+def mark_sorts(program: Program, longest: int = MAX_NETWORK_ROW) -> Program:
+    """Return an equal program with statements marked that find elements by rank.
+
+    Rows beyond the `longest` are not sorted.
+    """
+    return rewrite_program(program, RewriteRule(SELECTION, lambda match: _sorted_row(match, program, longest), _mark))
+
+
+def _sorted_row(match: Match, program: Program, longest: int) -> _Selected | None:
     """Return the elements that a statement selects by their rank in a sorted row."""
     found = _match_selection(match.root)
     before = program.statements[: program.statements.index(match.root)]
-    return found if found is not None and _order(found, before, program.tensors) is not None else None
+    if found is None or (order := _order(found, before, program.tensors)) is None:
+        return None
+    ranks = order.low, order.low + (found.axis.extent if found.axis else 1)
+    sorts = found.term.extent <= longest or selection_room(ranks, found.term.extent) > 0
+    return found if sorts else None
 
 
 def _mark(match: Match, found: _Selected) -> list[Statement]:
@@ -101,9 +121,9 @@ def _mark(match: Match, found: _Selected) -> list[Statement]:
     along = found.axis or Var(unused_name("c", taken), 1)
     axes = (*(a for a in statement.axes if a != found.axis), along)
     places = tuple(map(as_index, axes))
-    name = index.add_tensor(f"{statement.target}.order", TensorType(DType.I64, tuple(a.extent for a in axes)))
+    name = index.add_tensor(f"{statement.target}.order", TensorType(found.dtype, tuple(a.extent for a in axes)))
     condition = Call("eq", (found.ranks, IndexValue(found.place, index.types[found.ranks.tensor].dtype)))
-    body = Call("select", (condition, IndexValue(as_index(found.term), DType.I64), Const(0, DType.I64)))
+    body = Call("select", (condition, IndexValue(as_index(found.term), found.dtype), Const(0, found.dtype)))
     order = evolve(statement, target=name, axes=axes, write=places, body=body, along=along)
     here = Read(name, places)
     return [order, evolve(statement, body=_place_value(found, here), reduce=(), combine=None)]
@@ -131,6 +151,7 @@ class _Selected:
     term: Var
     ranks: Read
     value: Index
+    dtype: DType
 
     @property
     def axis(self) -> Var | None:
@@ -143,7 +164,7 @@ def _match_selection(statement: Statement) -> _Selected | None:
     if match is None or len(statement.reduce) != 1:
         return None
     ranks, rank, value = match.get("ranks", Read), match.expr("rank"), match.get("value", IndexValue)
-    if indirects(value.index) or value.dtype is not DType.I64:
+    if indirects(value.index) or value.dtype not in (DType.I32, DType.I64):
         return None
     place = rank.index if isinstance(rank, IndexValue) else as_index(int(match.get("rank", Const).value))
     axes, used = variables(place), {v for i in (*ranks.indices, value.index) for v in variables(i)}
@@ -153,7 +174,7 @@ def _match_selection(statement: Statement) -> _Selected | None:
     low, high = place.bounds()
     if low < 0 or high >= statement.reduce[0].extent:
         return None
-    return _Selected(place, statement.reduce[0], ranks, value.index)
+    return _Selected(place, statement.reduce[0], ranks, value.index, value.dtype)
 
 
 def _order(found: _Selected, before: Sequence[Statement], tensors: Mapping[str, TensorType]) -> RowSort | None:
@@ -285,5 +306,5 @@ def _place_value(found: _Selected, place: Read) -> Expr:
     """Return the value of a place that is found in an order."""
     factor = found.value.coefficient(found.term)
     rest = found.value - as_index(found.term) * factor
-    value: Expr = place if factor == 1 else Call("mul", (place, Const(factor, DType.I64)))
-    return value if rest == Index() else Call("add", (value, IndexValue(rest, DType.I64)))
+    value: Expr = place if factor == 1 else Call("mul", (place, Const(factor, found.dtype)))
+    return value if rest == Index() else Call("add", (value, IndexValue(rest, found.dtype)))

@@ -63,8 +63,8 @@ def test_every_helper_compiles_for_cuda(arch: str) -> None:
 
 
 def machine_code(source: str, folder: Path) -> str:
-    """Return the instructions that a source becomes for sm_90."""
-    return disassemble(find_toolchain().compile(source, "sm_90", 120.0)[0], folder)
+    """Return the instructions that a source becomes for sm_90a."""
+    return disassemble(find_toolchain().compile(source, "sm_90a", 120.0)[0], folder)
 
 
 @needs_toolchain

@@ -95,6 +95,7 @@ ISA = {
     ),
 }
 ISA |= {name.replace("i8", "u8"): maps for name, maps in ISA.items() if "i8" in name}
+ISA |= {f"m16n8k{k}_{pair}": ISA[f"m16n8k{k}_i8"] for k in (16, 32) for pair in ("u8_i8", "i8_u8")}
 ISA |= {f"m16n8k32_{kind}": ISA["m16n8k32_i8"] for kind in ("f8e4m3", "f8e5m2")}
 
 

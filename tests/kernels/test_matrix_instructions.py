@@ -43,8 +43,9 @@ GPU = find_target("cuda:sm_90")
 NO_STORAGES: Mapping[str, Storage] = MappingProxyType({})
 NO_ARRAYS: Mapping[str, np.ndarray] = MappingProxyType({})
 _SUPPRESSED_CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
-#: Format of operands -> math mode of the reduction.
-MODES = {"tf32": ("tf32", "fp32x3"), **dict.fromkeys(("f16", "bf16", "i8", "u8", "f8e4m3", "f8e5m2"), ("",))}
+#: Format of operands, one or that of either -> math mode of the reduction.
+KINDS = ("f16", "bf16", "i8", "u8", "u8_i8", "i8_u8", "f8e4m3", "f8e5m2")
+MODES = {"tf32": ("tf32", "fp32x3"), **dict.fromkeys(KINDS, ("",))}
 
 
 @cache
@@ -106,17 +107,23 @@ def convolution(
 @st.composite
 def groups(draw: st.DrawFn, kinds: tuple[str, ...]) -> FusedGroup:
     """Draw a sum of products in the types of an atom."""
-    name = draw(st.sampled_from(kinds))
+    name, _, other = draw(st.sampled_from(kinds)).partition("_")
     mode = draw(st.sampled_from(MODES[name]))
     kind = DType.F32 if name == "tf32" else DType(name)
+    second = DType(other) if other else kind
     if draw(st.booleans()):
         extent = st.sampled_from((1, 3, 8, 13, 16, 17, 31, 40, 64))
         shape = (draw(st.sampled_from((1, 1, 2, 3))), draw(extent), draw(extent), draw(extent))
-        return product(kind, mode, shape, (draw(st.booleans()), draw(st.booleans())))
+        return with_second(product(kind, mode, shape, (draw(st.booleans()), draw(st.booleans()))), second)
     sizes = st.sampled_from((3, 5, 8, 9))
     channels = draw(st.sampled_from((3, 5, 8, 9, 16, 40)))
     shape = (draw(st.sampled_from((1, 2))), draw(st.sampled_from((4, 17, 24))), draw(sizes), channels)
-    return convolution(kind, mode, shape, draw(st.sampled_from((1, 2))), draw(st.booleans()))
+    return with_second(convolution(kind, mode, shape, draw(st.sampled_from((1, 2))), draw(st.booleans())), second)
+
+
+def with_second(group: FusedGroup, kind: DType) -> FusedGroup:
+    """Return a sum of products whose second factor has another type."""
+    return evolve(group, tensors={**group.tensors, "c": evolve(group.tensors["c"], dtype=kind)})
 
 
 @st.composite
@@ -131,8 +138,10 @@ def atom_points(draw: st.DrawFn, group: FusedGroup, target: Target) -> Schedule 
 
 
 def _integers(kind: TensorType, generator: np.random.Generator) -> np.ndarray:
-    low = 0 if kind.dtype.element.kind == "unsigned" else -8
-    return generator.integers(low, 9, kind.shape).astype(kind.dtype.numpy)
+    """Return small numbers, and all of an integer type of bytes."""
+    element, whole = kind.dtype.element, kind.dtype.size == 1 and not kind.dtype.is_float
+    low, high = (element.lowest, element.highest) if whole else (-8, 8)
+    return generator.integers(int(low), int(high) + 1, kind.shape).astype(kind.dtype.numpy)
 
 
 def meaning(group: FusedGroup, arrays: dict[str, np.ndarray]) -> np.ndarray:
@@ -344,7 +353,7 @@ def test_prefetched_fragments_are_the_multiplied_ones_opencl(
     check(_device("opencl"), SMALL_GPU, group, ahead_schedule(group, name, threads, vectors, stages, warps))
 
 
-FLOATS = [(name, mode) for name, modes in MODES.items() for mode in modes if name not in ("i8", "u8")]
+FLOATS = [(name, mode) for name, modes in MODES.items() for mode in modes if "8" not in name or "f" in name]
 
 
 @needs_opencl

@@ -52,7 +52,7 @@ from hypothesis import strategies as st
 
 from ..needs import disassemble, needs_cuda, needs_disassembler, needs_opencl, needs_toolchain
 from .cases import legal_point
-from .test_matrix_instructions import GPU, _device, check, convolution, meaning, product, run
+from .test_matrix_instructions import GPU, _device, check, convolution, meaning, product, run, with_second
 
 #: Whether A and B are K-major.
 MAJORS = ((True, True), (True, False), (False, True), (False, False))
@@ -101,8 +101,9 @@ def halves(shape: tuple[int, int, int, int], deep: tuple[bool, bool], kind: DTyp
 
 def product_of_type(name: str, shape: tuple[int, int, int, int], deep: tuple[bool, bool]) -> FusedGroup:
     """Return a product of f32 in a math mode, or of bytes."""
-    mode = name if name in MATH_MODES else ""
-    return product(DType.F32 if mode else DType(name), mode, shape, (not deep[0], deep[1]))
+    mode, (first, _, second) = name if name in MATH_MODES else "", name.partition("_")
+    kind = DType.F32 if mode else DType(first)
+    return with_second(product(kind, mode, shape, (not deep[0], deep[1])), DType(second) if second else kind)
 
 
 #: Swizzles, warpgroups, instructions, columns, stages, K block, and a shape: whole, ragged, batched.
@@ -131,7 +132,7 @@ def test_warpgroups_compute_what_is_meant_opencl(case: tuple, deep: tuple[bool, 
 OTHERS = (
     *(("tf32", deep) for deep in MAJORS),
     *(("fp32x3", deep) for deep in MAJORS[:2]),
-    *((name, (True, True)) for name in ("i8", "u8", "f8e4m3", "f8e5m2")),
+    *((name, (True, True)) for name in ("i8", "u8", "u8_i8", "i8_u8", "f8e4m3", "f8e5m2")),
 )
 #: Swizzles, columns, stages, bytes of a K block, shape.
 OTHER_CASES = (
@@ -185,6 +186,26 @@ def test_warpgroups_multiply_two_types_opencl(kinds: tuple[DType, DType]) -> Non
     assert f"m64n8k32_{kinds[0]}_{kinds[1]}" in names
     large = choose(product_of_two(kinds, (1, 4096, 4096, 4096)), GPU)[0].schedule
     assert large.segments[0].reductions[0].mma.startswith("m64n8k32_f8")
+
+
+@needs_opencl
+@pytest.mark.parametrize(("channels", "size", "stride"), [(4, 15, 2), (8, 9, 1), (12, 9, 1)])
+def test_warpgroups_multiply_few_channels_of_bytes_opencl(channels: int, size: int, stride: int) -> None:
+    """Copies move 4 and 8 bytes."""
+    group = with_second(convolution(DType.U8, "", (1, 64, size, channels), stride, last=True), DType.I8)
+    (segment,), (reduction,) = group.segments, group.segments[0].reductions
+    a, c = operands(reduction)
+    assert isinstance(c, Read)
+    c = evolve(c, indices=(c.indices[-1], *c.indices[:-1]))
+    *filters, outputs = group.tensors["c"].shape
+    body = call("mul", Cast(DType.I32, a), Cast(DType.I32, c))
+    turned = evolve(segment, reductions=(evolve(reduction, body=body),))
+    tensors = {**group.tensors, "c": evolve(group.tensors["c"], shape=(outputs, *filters))}
+    group = evolve(group, segments=(turned,), tensors=tensors)
+    space = make_space(group, GPU)
+    template = next(t for t in space.templates if t.segments[0].mma == "m64n8k32_u8_i8")
+    points = (legal_point(space, template, seed) for seed in range(9))
+    check(_device("opencl"), GPU, group, next(p for p in points if p is not None))
 
 
 @needs_opencl

@@ -216,7 +216,7 @@ def test_a_view_has_its_sources_order() -> None:
     assert find_views(programs).storage("t").strides == (32 * 64, 64, 1)
 
 
-def test_a_view_has_a_results_order() -> None:
+def test_a_view_has_the_order_of_its_result() -> None:
     """No strides over the product's operand describe heads of three parts."""
     lines = (
         op("s", "mul", "x", "x"), op("p", "transpose", "s", perm=(1, 3, 0, 2, 4)),

@@ -20,10 +20,13 @@ from cuts.passes.fusion import canonical_names, form_key
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.model import features_of
 from cuts.passes.results import Launches
-from cuts.passes.schedule import choose
+from cuts.passes.schedule import check_schedule, choose
 from cuts.passes.split import Division, Splitting
 from cuts.passes.split.align_operands import align_operands, may_be_aligned
-from cuts.tests.kernels.test_matrix_instructions import convolution, product
+from cuts.tests.kernels.test_bulk_copies import MAJORS, SMALL_GPU, with_tma
+from cuts.tests.kernels.test_matrix_instructions import _device, check, convolution, product
+from cuts.tests.kernels.test_warpgroup_products import halves, point
+from cuts.tests.needs import needs_opencl
 
 GPU = find_target("cuda:sm_90")
 #: Contractions, and how many of their factors are copied.
@@ -58,6 +61,17 @@ def test_copies_and_their_contraction_are_the_contraction(name: str) -> None:
         assert all(form.tensors[t].shape[-1] % 8 == 0 for t in form.outputs if t != "y")
         known |= interpret(form, {t: known[t] for t in form.inputs})
     assert (known["y"] == expected).all()
+
+
+@needs_opencl
+@pytest.mark.parametrize("deep", MAJORS)
+def test_padded_rows_are_boxes_opencl(deep: tuple[bool, bool]) -> None:
+    whole = halves((1, 70, 101, 83), deep, DType.F16)
+    *copies, form = align_operands(whole)
+    schedule = with_tma(point(whole, deep), 2)
+    assert len(copies) == 2
+    assert not check_schedule(form, schedule, SMALL_GPU)
+    check(_device("opencl"), SMALL_GPU, form, schedule)
 
 
 def test_copies_are_for_warpgroups() -> None:

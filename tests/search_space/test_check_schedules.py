@@ -22,6 +22,7 @@ from cuts.passes.schedule.rules import FEATURE_RULES, Finding, Rule, messages
 from cuts.passes.schedule.schedule_parameters import SIZE_RULES
 from cuts.passes.schedule.selection.choose import choose
 from cuts.tests.kernels.test_attention_chains import attention, group_of
+from cuts.tests.kernels.test_box_products import group as box_group
 from cuts.tests.kernels.test_bulk_copies import with_tma
 from cuts.tests.kernels.test_tile_chains import gradient as attention_gradient
 from cuts.tests.kernels.test_tile_chains import groups_of, points_of
@@ -87,6 +88,22 @@ def uneven_tile_chain() -> Schedule:
 
 
 #: Two products, for the check of the streamed tile between them.
+BOX = box_group("f16", "expanded")
+
+
+def idle_warps() -> Schedule:
+    """Return a schedule whose product has one of four warps."""
+    first, last = BOX.segments
+    tiles = zip(first.axes, ((1, 1, 1), (3, 3, 1), (16, 2, 1), (24, 6, 2)), strict=True)
+    product = ReductionSchedule((ReduceDim(first.reductions[0].reduce, 16),), (), 1, "m16n8k16_f16", 2, 3)
+    windows = ReductionSchedule(tuple(ReduceDim((v,), 3) for v in last.reductions[0].reduce))
+    readers = zip(last.axes, ((1, 1, 1), (1, 1, 1), (5, 1, 1), (24, 1, 1)), strict=True)
+    segments = ((tiles, product), (readers, windows))
+    return Schedule(
+        tuple(SegmentSchedule(tuple(TileDim((a,), *tile) for a, tile in each), (made,)) for each, made in segments)
+    )
+
+
 TWO_PRODUCTS = two_matmuls(256, 256, 64)
 
 
@@ -181,6 +198,7 @@ BROKEN_SIZES: dict[str, tuple[Callable[[], Schedule], str]] = {
     "check_parts_whole": (lambda: streamed_schedule(128), "parts of 64 elements are no whole chunks of [128]"),
     "check_chain_held": (uneven_chain, "elements, one K block each"),
     "check_tile_chain_held": (uneven_tile_chain, "stages of"),
+    "check_boxes_filled": (idle_warps, "32 threads of 120 multiply"),
     "check_threads_fit": (lambda: dims((128, 2, 2), (128, 2, 2)), "4096 threads in a block"),
 }
 
@@ -206,6 +224,7 @@ GROUPS = {
     "check_parts_whole": TWO_PRODUCTS,
     "check_chain_held": CHAIN,
     "check_tile_chain_held": TILE_CHAIN,
+    "check_boxes_filled": BOX,
     "check_bulk_copies_fit": RAGGED_GROUP,
 }
 #: Rules that an earlier check precedes where a whole schedule is verified.

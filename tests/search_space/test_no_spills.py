@@ -89,7 +89,7 @@ def test_what_is_chosen_without_measuring_spills_nothing(case: str) -> None:
     text, op, shapes, attributes = CASES[case]
     registry = Registry.builtin().extend(Source("own.cuts", text)) if text else Registry.builtin()
     graph = graph_of(registry, op, *shapes, **attributes)
-    compiled = compile_graph(graph, registry, TARGET, CompileOptions(verify=False), emit)
+    compiled = compile_graph(graph, registry, TARGET, CompileOptions(mode="no-fusion", verify=False), emit)
     spilled = {
         k.name: c.spill_bytes for k, c in zip(compiled.kernels, compile_kernels(compiled.kernels, "sm_90"), strict=True)
     }
@@ -150,7 +150,11 @@ def test_half_pool_spills_nothing_and_has_no_branches() -> None:
     nodes = (Node("conv 1", "conv", ("x", "u"), ("a",), {}), Node("pool", "max_pool", ("a",), ("p",), window),
              Node("conv 2", "conv", ("p", "w"), ("y",), {}))  # fmt: skip
     compiled = compile_graph(
-        Graph("g", ("x", "u", "w"), ("y",), half, nodes), registry, TARGET, CompileOptions(verify=False), emit
+        Graph("g", ("x", "u", "w"), ("y",), half, nodes),
+        registry,
+        TARGET,
+        CompileOptions(mode="no-fusion", verify=False),
+        emit,
     )
     (pool,) = [k for k in compiled.kernels if k.name.startswith("max_pool")]
     assert "cuts_guarded" in pool.source and "&&" not in pool.source[pool.source.index("__global__") :]
@@ -164,7 +168,9 @@ def test_thread_holds_neighbours_that_its_outputs_read() -> None:
     """
     registry = Registry.builtin().extend(Source("own.cuts", blur(7, "mirrored")))
     graph = graph_of(registry, "blur", (64, 256, 256))
-    results = stage_results(graph, CompileContext(registry, TARGET, CompileOptions(verify=False), emit))
+    results = stage_results(
+        graph, CompileContext(registry, TARGET, CompileOptions(mode="no-fusion", verify=False), emit)
+    )
     scheduled = next(result for name, result in results if name == "schedule")
     ((key, group),) = scheduled.partition.unique.items()
     schedule = scheduled.chosen[key].schedule

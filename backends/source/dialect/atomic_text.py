@@ -28,7 +28,7 @@ class Atomics:
 _UNSIGNED_ARGUMENTS = "(unsigned long long*)p, (unsigned long long)v"
 #: Floats are ordered as integers: signed ones where the sign bit is clear, unsigned ones, reversed, where it is set;
 #: zeros too, as in PTX. Values without effect, which are most, are not sent. The first NaN becomes the pattern that no
-#: other value replaces; among magnitudes it is the largest already.
+#: other value replaces.
 _CUDA_FLOAT_EXTREME = (
     "const float a = *(volatile float*)p, m = cuts_{name}_f32(a, v); "
     "if (m != m) {{ if (__float_as_uint(a) != {none}) atomicExch((unsigned*)p, {none}); }} "
@@ -37,7 +37,6 @@ _CUDA_FLOAT_EXTREME = (
     "else atomic{second}((unsigned*)p, __float_as_uint(v));"
 )
 CUDA_ATOMICS = {
-    "max_abs_f32": "const int n = __float_as_int(v); if (n > *(volatile int*)p) atomicMax((int*)p, n);",
     "max_f32": _CUDA_FLOAT_EXTREME.format(name="max", none="0x7fffffffu", first="Max", second="Min"),
     "min_f32": _CUDA_FLOAT_EXTREME.format(name="min", none="0xffffffffu", first="Min", second="Max"),
     **{f"sum_{dtype}": "atomicAdd(p, v);" for dtype in ("i32", "u32", "u64", "f32", "f64")},

@@ -6,6 +6,7 @@ from ....ir import TF32_NEAR
 from .arithmetic import arithmetic_helpers, clamped_conversions, cuda_powers
 from .atomic_text import CUDA_ATOMICS, CUDA_SHARED_ATOMICS, OPENCL_ATOMICS, Atomics
 from .bulk_text import MAP_TYPE, bulk_helpers
+from .byte_conversions import packed_conversions, single_conversions
 from .dialect import Dialect
 from .float8 import FLOAT8_LOAD, FLOAT8_ROUND, FLOAT8_STORE, FLOATS8, cuda_floats8, opencl_floats8
 from .halves import (
@@ -24,7 +25,6 @@ from .instruction_text import (
     addition_helpers,
     copy_helpers,
     matrix_load_helpers,
-    packed_conversions,
 )
 from .mma_text import emulations, instructions
 from .shared_helpers import byte_packs, index_helpers, ordering_helpers, reinterpretations
@@ -102,6 +102,7 @@ _CUDA_HELPERS = (
         **{f"cuts_guarded_pairs{words}": _guarded_load(words, 16) for words in (1, 2, 4)},
         **addition_helpers(_DEVICE),
         **packed_conversions(_DEVICE),
+        **single_conversions(_DEVICE),
         **copy_helpers(_DEVICE),
         # The rounding to even is one instruction from sm_90 on; before, halves go away from zero.
         "cuts_tf32": f"{_DEVICE} float cuts_tf32(float x) {{\n  unsigned r;\n#if __CUDA_ARCH__ >= 900\n"

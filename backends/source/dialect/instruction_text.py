@@ -90,21 +90,6 @@ def addition_helpers(qualifier: str) -> Mapping[str, str]:
     return found
 
 
-def packed_conversions(qualifier: str) -> Mapping[str, str]:
-    """Return the helpers that convert four floats to integers of a byte.
-
-    The first one is in the low bits.
-    """
-    found: dict[str, str] = {}
-    for name, (dtype, _) in PACKED_CONVERSIONS.items():
-        kind = "s8" if dtype.element.kind == "signed" else "u8"
-        pack = f'asm("cvt.pack.sat.{kind}.s32.b32 %0, %1, %2, %3;" : "=r"(r) : "r"({{}}), "r"({{}}), "r"({{}}));'
-        whole = [f"__float2int_rz({v})" for v in "abcd"]
-        body = f"unsigned r; {pack.format(whole[3], whole[2], 0)} {pack.format(whole[1], whole[0], 'r')} return r;"
-        found[f"cuts_{name}"] = f"{qualifier} unsigned cuts_{name}(float a, float b, float c, float d) {{ {body} }}"
-    return found
-
-
 #: Text of the instructions of CUDA C++. Copies that are too narrow move one element.
 CUDA_INSTRUCTIONS: Mapping[str, str] = {
     **{name: f"{_matrix_helper(row)}({{registers}}, &{{p}}[{{i}}]);" for name, row in MATRIX_LOADS.items()},

@@ -41,8 +41,8 @@ def instructions(qualifier: str, types: Mapping[str, str]) -> Iterator[tuple[str
         parameters = [*(f"{kind}& {x}" for x in d), *(f"unsigned {x}" for x in (*a, *b))]
         numbers = iter(range(len(parameters)))
         groups = ["{" + ", ".join(f"%{next(numbers)}" for _ in each) + "}" for each in (d, a, b)]
-        format_, adds = (PTX_TYPES.get(t, t) for t in (atom.format, atom.accumulator.value))
-        name = f"mma.sync.aligned.m{atom.m}n{atom.n}k{atom.k}.row.col.{adds}.{format_}.{format_}.{adds}"
+        of_a, of_b, adds = (PTX_TYPES.get(t, t) for t in (*atom.formats, atom.accumulator.value))
+        name = f"mma.sync.aligned.m{atom.m}n{atom.n}k{atom.k}.row.col.{adds}.{of_a}.{of_b}.{adds}"
         constraint = "f" if atom.accumulator.is_float else "r"
         out, into = ", ".join(f'"+{constraint}"({x})' for x in d), ", ".join(f'"r"({x})' for x in (*a, *b))
         text = f'asm volatile("{name} {", ".join(groups)}, {groups[0]};" : {out} : {into});'
@@ -61,8 +61,9 @@ def emulations(qualifier: str, types: Mapping[str, str], space: str, meet: str) 
         kind = types[atom.accumulator.value]
         parameters = [f"{space}{kind}* m", "int tid", *(f"{kind}* {x}" for x in d), *(f"uint {x}" for x in (*a, *b))]
         lines = [f"const int t = tid % {LANES};"]
-        for fragment, names, width, base in ((atom.a, a, atom.k, 0), (atom.b, b, atom.n, atom.m * atom.k)):
-            lines += _laid_out(atom, fragment, names, width, base)
+        places = ((atom.a, a, atom.k, 0), (atom.b, b, atom.n, atom.m * atom.k))
+        for format_, (fragment, names, width, base) in zip(atom.formats, places, strict=True):
+            lines += _laid_out(format_, fragment, names, width, base)
         lines.append(meet)
         for n, name in enumerate(d):
             row, column = _coordinates(atom.c, n)
@@ -72,12 +73,12 @@ def emulations(qualifier: str, types: Mapping[str, str], space: str, meet: str) 
         yield f"cuts_{atom.name}", f"{qualifier} void cuts_{atom.name}({', '.join(parameters)}) {{ {' '.join(lines)} }}"
 
 
-def _laid_out(atom: MmaInstruction, fragment: MatrixFragment, names: list[str], width: int, base: int) -> Iterator[str]:
+def _laid_out(format_: str, fragment: MatrixFragment, names: list[str], width: int, base: int) -> Iterator[str]:
     """Yield the stores of a lane's elements, each to its position in the operand."""
     for n in range(fragment.size):
         row, column = _coordinates(fragment, n)
         place = n % fragment.packed
-        value = _ELEMENT_TEXTS[atom.format].format(names[n // fragment.packed], place, ("low", "high")[place % 2])
+        value = _ELEMENT_TEXTS[format_].format(names[n // fragment.packed], place, ("low", "high")[place % 2])
         yield f"m[{base} + ({row}) * {width} + {column}] = {value};"
 
 

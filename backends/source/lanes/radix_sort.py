@@ -6,7 +6,8 @@
     row[counts[digit][lane] + number] = word                         for each word of each lane
 
 Each pass is stable, so that equal elements keep their order. Lanes own columns of the counts and stretches of the row;
-after each `count` words, and after each 16 counts, one place is free, so that lanes access different banks.
+after each `count` words, and after each 32 counts, one place is free, so that lanes access different banks. A word
+holds its place below its key, in 32 bits where these suffice.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from ..scope import KernelNames, Writer
 from .bitonic_network import LaneSort
 from .prefix_scan import LaneScan
 
-#: Bits of a digit, and of the lower half of a word, the place; its key is the upper half.
-DIGIT_BITS, PLACE_BITS = RADIX_DIGITS.bit_length() - 1, 32
+#: Bits of a digit; counts after which one place is free.
+DIGIT_BITS, BANKS = RADIX_DIGITS.bit_length() - 1, 32
 
 
 @frozen
@@ -37,21 +38,31 @@ class LaneRadix:
     def _node(self) -> LaneReduce:
         return self.sort.node
 
+    @property
+    def _place_bits(self) -> int:
+        """Return the bits of a word below its key: those of a place, or half of a word."""
+        bits = (self._node.threads * self.sort.count - 1).bit_length()
+        return bits if bits + key_bits(self.sort.kind) <= 32 else 32
+
+    @property
+    def _word(self) -> DType:
+        return DType.U64 if self._place_bits == 32 else DType.U32
+
     def print(self) -> None:
         """Print the words, the passes over their digits, and the resulting places."""
-        node, count, barrier = self._node, self.sort.count, self.names.dialect.barrier
-        word, words, numbers, total = self.names.dialect.type(DType.U64), *(self.names.fresh() for _ in range(3))
+        node, count, barrier, low = self._node, self.sort.count, self.names.dialect.barrier, self._place_bits
+        word, words, numbers, total = self.names.dialect.type(self._word), *(self.names.fresh() for _ in range(3))
         self.names.registers[total] = total
         with self.out.loop(Var("e", prod(node.shape[:-1])), meets=True):
             self.out.line(f"{word} {words}[{count}];")
-            self.out.line(f"int {numbers}[{count}], {total}[1], counts[{RADIX_DIGITS}];")
+            self.out.line(f"int {numbers}[{count}], {total}[1];")
             with self._loop(count):
-                self.out.line(f"{self._row(self._padded_place(self.sort.place))} = {self.sort.word};")
+                whole = f"({word}){self.sort.key} << {low} | ({word}){self.sort.place}"
+                self.out.line(f"{self._row(self._padded_place(self.sort.place))} = {whole};")
             self.out.line(barrier)
             self._fetch(words)
             counter = self.names.dialect.meeting_counter
-            end = PLACE_BITS + key_bits(self.sort.kind)
-            head = f"for ({counter} step = {PLACE_BITS}; step < {end}; step += {DIGIT_BITS})"
+            head = f"for ({counter} step = {low}; step < {low + key_bits(self.sort.kind)}; step += {DIGIT_BITS})"
             with self.out.block(head):
                 self.out.line("const int shift = step;")
                 with self._loop(RADIX_DIGITS):
@@ -72,7 +83,7 @@ class LaneRadix:
                 self._fetch(words)
             register = f"{self.names.registers[node.name]}[e * {count} + k]"
             with self._loop(count):
-                place = f"{self._row(self._padded_place(self.sort.place))} & 0xffffffffu"
+                place = f"{self._row(self._padded_place(self.sort.place))} & {(1 << low) - 1}u"
                 self.out.line(f"{register} = ({self.names.dialect.type(node.dtype)})({place});")
             self.out.line(barrier)
 
@@ -82,13 +93,17 @@ class LaneRadix:
     def _row(self, place: str) -> str:
         """Return a word of the row in shared memory; the sums of a scan lie before it."""
         lanes, size = self._node.threads, self._node.threads * (self.sort.count + 1)
-        return f"{self.names.lane_scratch(DType.U64)}[{self._start(DType.U64)} + tid / {lanes} * {size} + {place}]"
+        return f"{self.names.lane_scratch(self._word)}[{self._start(self._word)} + tid / {lanes} * {size} + {place}]"
 
     def _count(self, digit: str) -> str:
         """Return the number of the lane's words with a digit, in shared memory."""
-        pitch = self._node.threads * (RADIX_DIGITS + 1) // RADIX_DIGITS
-        lane = f"tid % {self._node.threads}"
-        return self._counts(f"{digit} * {pitch} + {lane} + {lane} / {RADIX_DIGITS}")
+        lanes = self._node.threads
+        rows = (
+            f"{digit} * {lanes + lanes // BANKS}"
+            if lanes >= BANKS
+            else f"{digit} * {lanes} + {digit} / {BANKS // lanes}"
+        )
+        return self._counts(f"{rows} + tid % {lanes} + tid % {lanes} / {BANKS}")
 
     def _counts(self, place: str) -> str:
         lanes, size = self._node.threads, self._node.threads * (RADIX_DIGITS + 1)
@@ -96,7 +111,7 @@ class LaneRadix:
 
     def _start(self, dtype: DType) -> int:
         """Return the elements that the sums of a scan take, one of 32 bits for each thread."""
-        return -(-self.names.kernel.threads // 2) * (2 if dtype is DType.I32 else 1)
+        return -(-self.names.kernel.threads // 2) * (8 // dtype.size)
 
     def _padded_place(self, place: str) -> str:
         """Return where a place of the row lies."""
@@ -110,13 +125,17 @@ class LaneRadix:
 
     def _scan(self, total: str) -> None:
         """Print the prefix sums of all counts: a lane adds up those of one stretch."""
-        own = self._counts(f"tid % {self._node.threads} * {RADIX_DIGITS + 1} + k")
+        lane = f"tid % {self._node.threads}"
+        own = self._counts(f"{lane} * {RADIX_DIGITS} + {lane} / {BANKS // RADIX_DIGITS} + k")
         self.out.line(f"{total}[0] = 0;")
         with self._loop(RADIX_DIGITS):
-            self.out.line(f"counts[k] = {own};")
-            self.out.line(f"{total}[0] += counts[k];")
+            self.out.line(f"{total}[0] += {own};")
         sums = LaneReduce(total, (1,), "sum", DType.I32, self._node.threads, "before")
         LaneScan(sums, self.names, self.out).print()
-        with self._loop(RADIX_DIGITS):
-            self.out.line(f"{own} = {total}[0];")
-            self.out.line(f"{total}[0] += counts[k];")
+        with self.out.block(""):
+            self.out.line(f"int counts[{RADIX_DIGITS}];")
+            with self._loop(RADIX_DIGITS):
+                self.out.line(f"counts[k] = {own};")
+            with self._loop(RADIX_DIGITS):
+                self.out.line(f"{own} = {total}[0];")
+                self.out.line(f"{total}[0] += counts[k];")

@@ -187,6 +187,8 @@ class _Notices:
             self.add("; ".join(dict.fromkeys(texts)))
 
     def add(self, text: str) -> None:
+        if not text:
+            return
         if self._texts is None:
             warnings.warn(text, UncompiledWarning, stacklevel=4)
         else:

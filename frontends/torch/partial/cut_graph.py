@@ -12,10 +12,12 @@ from ....ir import CutsError
 from ..dispatch import faults, results
 from .staged_function import StagedFunction, stage_calls
 from .subgraphs import Subgraph, subgraphs
-from .unreadable import find_unreadable
+from .unreadable import can_enter, find_unreadable
 
 #: Errors that a warning quotes.
 MAX_QUOTED_ERRORS = 4
+#: Namespaces of PyTorch's collectives: calls between processes, which stay in PyTorch without a warning.
+COLLECTIVE_NAMESPACES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor"})
 
 
 @frozen(eq=False)
@@ -50,9 +52,11 @@ def compile_stages(
     """
     unreadable = find_unreadable(graph, device, constants)
     parts = subgraphs(graph, unreadable, device)
-    if cause is not None and all(part.compiled for part in parts):
-        return None
-    errors = faults(unreadable.failures) or ([] if cause is None else [cause])
+    readable = all(can_enter(node, device) for node in graph.nodes if node.op == "placeholder")
+    if cause is not None and readable and all(part.compiled for part in parts):
+        return None  # else an input that is no tensor, as a group of processes, is passed on
+    failures = {node: error for node, error in unreadable.failures.items() if not _is_collective(node)}
+    errors = faults(failures) or ([] if cause is None or unreadable.failures else [cause])
     stages: list[tuple[Subgraph, Callable[..., Sequence[Any]], bool]] = []
     for stage in parts:
         function: Callable[..., Sequence[Any]] | None = None
@@ -66,7 +70,7 @@ def compile_stages(
     foreign: dict[str, tuple[str, ...]] = {}
     for node in unreadable.failures:
         foreign[str(node.target)] = (*foreign.get(str(node.target), ()), node.name)
-    text = _warning(name, [(stage.calls, compiled) for stage, _, compiled in stages], errors)
+    text = _warning(name, [(stage.calls, compiled) for stage, _, compiled in stages], errors) if errors else ""
     return CompiledStages(StagedFunction(calls, found, device), text, foreign)
 
 
@@ -74,6 +78,10 @@ def _module_of(graph: torch.fx.Graph, stage: Subgraph) -> torch.fx.GraphModule:
     """Return a stage as a module that PyTorch runs."""
     owner = graph.owning_module if graph.owning_module is not None else torch.nn.Module()
     return torch.fx.GraphModule(owner, stage.graph)
+
+
+def _is_collective(node: torch.fx.Node) -> bool:
+    return getattr(node.target, "namespace", "") in COLLECTIVE_NAMESPACES
 
 
 def _warning(name: str, stages: Sequence[tuple[int, bool]], errors: Sequence[CutsError]) -> str:

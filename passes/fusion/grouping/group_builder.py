@@ -26,6 +26,7 @@ from .groups import (
     shared_form,
     with_math,
 )
+from .writer_functions import apply_by_writer
 
 
 class GroupBuilder:
@@ -261,6 +262,7 @@ class GroupBuilder:
             form = register_level(halves[0], tensors, kept[0], tables, policy)
         elif len(halves) == 2:
             form = shared_level(halves[0], halves[1], tensors, (kept[0], kept[1]), tables, policy or self.policy)
+            form = form if isinstance(form, Illegal) else apply_by_writer(form)
         else:
             parts, left = move_row_values(halves, kept, [names[t] for t in outside])
             types: Mapping[str, TensorType] = tensors

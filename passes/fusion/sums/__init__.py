@@ -8,11 +8,9 @@ from .blocked_variance import block_variances
 from .check_units import find_ungroupable
 from .contraction_recompute import Family, RecomputeChoice, recompute_contractions
 from .deferred_normalisation import defer_normalisation
-from .fold_scales import fold_scales
 from .hierarchical_reduction import sum_rows_first
-from .narrow_extremes import narrow_extremes
-from .narrow_products import multiply_bytes, widens_bytes
 from .parameter_hoisting import hoist_parameters
 from .reduction_cse import eliminate_common_reductions
 from .rematerialisation import rematerialise
+from .row_recompute import RowFamily, copy_rows, row_families
 from .shifted_mean import shift_means

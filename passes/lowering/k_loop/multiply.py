@@ -366,8 +366,8 @@ def multiplication(
         made = Multiplication(state, reduction, schedule, depth, block_k, *pairs[0], prefix, pairs, holds)
         return evolve(made, scales=scales)
     a, b = (_present(value_of(part, context), part, depth, binding, covered) for part in parts)
-    held = MMA_INSTRUCTIONS[schedule.mma].held
-    a, b = (v if v.dtype is held else Convert(v, held) for v in (a, b))
+    kinds = MMA_INSTRUCTIONS[schedule.mma].operand_dtypes
+    a, b = (v if v.dtype is held else Convert(v, held) for v, held in zip((a, b), kinds, strict=True))
     mode = MATH_MODES.get(reduction.math)
     if mode is not None and len(mode.parts) == 1:
         # Registers keep the only part of a number; of several parts they would keep more than the number itself takes.

@@ -65,7 +65,8 @@ def staged_tiles(
         operand = parts[choice.operand]
         dims = state.frame.schedule.dims
         matrix = matrix_tile(reduction, schedule, dims, choice, own, alone) if schedule.mma else None
-        tile = stage(operand, shapes, binding, choice, f"{prefix}c{choice.operand}_", matrix)
+        boxed = bool(schedule.mma) and not alone and matrix is None
+        tile = stage(operand, shapes, binding, choice, f"{prefix}c{choice.operand}_", matrix, boxed)
         name, dtype = f"{prefix}s{choice.operand}", dtype_of(operand, state.group.tensors)
         elements = tile.size * (1 if operand in once else schedule.stages)
         if len(state.group.segments) > 1 and matrix is None:

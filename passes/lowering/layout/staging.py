@@ -142,15 +142,17 @@ def stage(
     choice: Staging,
     prefix: str,
     matrix: MatrixTile | None = None,
+    whole: bool = False,
 ) -> Tile:
     """Return the tile of an operand under a binding of the axes.
 
-    `prefix` begins the names of its coordinate variables. A `matrix` has the elements of a gather tile.
+    `prefix` begins the names of its coordinate variables. A `matrix` has the elements of a gather tile. Reduced dims of
+    several axes may take part in a box as a `whole`.
     """
     if matrix is not None:
         gathered = _gather(operand, binding, choice, prefix)
         return evolve(gathered, matrix=matrix, size=matrix.layout.elements)
-    shape = tile_shape(operand, [d.axes for d in binding.dims], [v.extent for v in binding.locals])
+    shape = tile_shape(operand, [d.axes for d in binding.dims], [v.extent for v in binding.locals], whole)
     tile = _box(operand, shapes, binding, choice, prefix) if shape.halo else None
     return tile or _gather(operand, binding, choice, prefix)
 
@@ -186,7 +188,7 @@ def _box(
     solved: dict[Var, IndexLike] = {}
     whole: list[tuple[Index, Index]] = []
     for index in indices:
-        moving = Index(0, tuple((a, f) for a, f in index.terms if isinstance(a, Var) and a in local))
+        moving = Index(0, tuple((a, f) for a, f in index.terms if variables(Index(0, ((a, 1),))) <= local))
         if not moving.terms:
             continue
         low, high = moving.bounds()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from math import gcd
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from ...geometry import (
     Count,
     Geometry,
     StagedTile,
+    address_of,
     is_scattered,
     least,
     main_read,
@@ -35,6 +37,7 @@ from ..memory_access import (
     copied_width,
     copy_cost,
     has_division,
+    running_axis,
     tile_vector,
     uneven_fetch,
     walks_evenly,
@@ -94,7 +97,9 @@ def fill(
     in_bulk = geometry.loop.tma if reads_shared_matrices(geometry.structure.mma) else None
     if in_bulk is not None:  # one thread copies the whole tile
         cost, ways = np.where(in_bulk, 1.0 / tile.count, cost), np.where(in_bulk, 1.0, ways)
-        totals.add("boxed", np.where(in_bulk, moved / _line_of_box(main, tile, geometry), 0.0))
+        line = _line_of_box(main, tile, geometry)
+        totals.add("boxed", np.where(in_bulk, moved / line, 0.0))
+        totals.add("straddling", np.where(in_bulk, moved / line * _straddling_share(main, shape, line, size), 0.0))
     past = (
         np.less_equal(cost, 1.0 / together) & np.greater(geometry.loop.stages, 1) & np.equal(geometry.staging.l1, 0)
         if totals.target.async_copy
@@ -138,6 +143,17 @@ def _line_of_box(main: Read, tile: StagedTile, geometry: Geometry) -> Count:
     d = structure.rows if used[-1] & {*structure.dims[structure.rows]} else structure.columns
     axes = [a.extent for a in structure.dims[d] if a.extent > 1]
     return np.gcd(np.gcd(geometry.block[d], axes[-1] if len(axes) > 1 else line), line)
+
+
+def _straddling_share(read: Read, shape: Sequence[int], line: Count, size: int) -> Count:
+    """Return the share of lines that lie in two lines of memory.
+
+    They begin at multiples of the greatest step in bytes that all of them have in common.
+    """
+    axis, _ = running_axis(read)
+    address, whole = address_of(read.indices, shape), max(SWIZZLES)
+    step = gcd(whole, *(size * n for n in (address.const, *(n for v, n in address.terms if v != axis))))
+    return (whole - step - (whole - line * size) // step * step) / whole
 
 
 def _copies_narrow(dtype: DType, totals: Totals) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ....ir import ACCUMULATOR_VECTOR, LANES, MATH_MODES, Expr, Segment, dtype_of
+from ....ir import ACCUMULATOR_VECTOR, LANES, MATH_MODES, Expr, Read, Segment, dtype_of
 from ...geometry import (
     ROW_LANES,
     Count,
@@ -25,7 +25,7 @@ from ...geometry import (
 from ..memory_access import EvaluationSite, evaluation_site
 from ..mma_work import MmaSide, MmaWork, mma_work, warps_of
 from .fetches import fill, wait
-from .fragment_loads import filling_ways, fragment_loads
+from .fragment_loads import MATRICES, filling_ways, fragment_loads
 from .totals import Totals
 
 #: Tensor cores of an SM: each serves the warps of a quarter of it.
@@ -66,6 +66,8 @@ def add_mma(
             if not is_staged_once(side.expr, geometry.structure):
                 fill(totals, segment, side.expr, staged[side.expr], place, geometry)
             _load_fragments(totals, staged[side.expr], side, axis, side.atoms * work.steps * trips * 1.0, geometry)
+        elif geometry.structure.boxed:
+            _load_box_fragments(totals, side, side.atoms * work.steps * trips * 1.0, geometry)
         totals.add("thread_loads", elements * trips)
         totals.add("certain", elements * trips * geometry.threads * size / totals.target.vector_bytes)
         cycles = elements * trips * warps * (totals.target.warp_size * size / totals.target.shared_bandwidth)
@@ -195,6 +197,15 @@ def _load_fragments(
     ways = filling_ways(np.where(tile.turned, along, across), tile.pad, tile.size)
     moved = along * across * tile.size / totals.target.shared_bandwidth
     totals.add("wavefronts", (ways - 1.0) * moved * product(geometry.trips))
+
+
+def _load_box_fragments(totals: Totals, side: MmaSide, fragments: Count, geometry: Geometry) -> None:
+    """Count each warp's loads of fragments of a tensor in shared memory: matrices, unless an expression changes it."""
+    loads = side.fragment.registers / (MATRICES if isinstance(side.expr, Read) else 1.0)
+    totals.add("shared_loads", fragments * loads * geometry.threads)
+    cycles = fragments * side.fragment.registers * warps_of(geometry)
+    totals.add("wavefronts", cycles)
+    totals.add("waited", cycles)
 
 
 def _join_warps(totals: Totals, segment: Segment, geometry: Geometry) -> None:

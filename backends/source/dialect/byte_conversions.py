@@ -1,0 +1,68 @@
+"""Conversions between bytes and f32 in CUDA C++ at full rate.
+
+An SM converts 16 bytes or 16 floats of a clock one by one. It packs two floats at once at four times that rate, and
+merges a byte with the exponent of 2^23 at the same one:
+
+    f32(b) = as_float(0x4b000000 | b) - 2^23            (unsigned)
+    f32(b) = as_float(0x4b000000 | (b ^ 128)) - (2^23 + 128)      (signed)
+
+Assemblers make one instruction of a maximum with 0, a conversion and a pack. An H200 stops at the one that packs
+unsigned numbers, which a sum with 0 keeps from being made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ....ir import PACKED_CONVERSIONS, DType
+
+
+def _is_signed(dtype: DType) -> bool:
+    return dtype.element.kind == "signed"
+
+
+def packed_conversions(qualifier: str) -> Mapping[str, str]:
+    """Return the helpers that convert four floats to integers of a byte.
+
+    The first one is in the low bits.
+    """
+    found: dict[str, str] = {}
+    for name, (dtype, _) in PACKED_CONVERSIONS.items():
+        a, b, c, d = (_integer_text(dtype, v) for v in "abcd")
+        head = f"{qualifier} unsigned cuts_{name}(float a, float b, float c, float d)"
+        packs = f"{_pack(dtype, d, c, '0')} {_pack(dtype, b, a, 'r')}"
+        found[f"cuts_{name}"] = f"{head} {{ unsigned r; {packs} return r; }}"
+    return found
+
+
+def _integer_text(dtype: DType, value: str) -> str:
+    """Return a float as an integer; no assembler merges a maximum through the sum with 0."""
+    return f"__float2int_rz({value if _is_signed(dtype) else f'{value} + 0.0f'})"
+
+
+def _pack(dtype: DType, high: str, low: str, rest: str) -> str:
+    kind = "s8" if _is_signed(dtype) else "u8"
+    return f'asm("cvt.pack.sat.{kind}.s32.b32 %0, %1, %2, %3;" : "=r"(r) : "r"({high}), "r"({low}), "r"({rest}));'
+
+
+def single_conversions(qualifier: str) -> Mapping[str, str]:
+    """Return the helpers that convert single floats to bytes, and back."""
+    found: dict[str, str] = {}
+    for dtype, kind in ((DType.I8, "signed char"), (DType.U8, "unsigned char")):
+        name = f"cuts_{dtype}_of_f32"
+        body = f"unsigned r; const int q = {_integer_text(dtype, 'a')}; {_pack(dtype, 'q', 'q', '0')} return ({kind})r;"
+        found[name] = f"{kind} {name}(float a) {{ {body} }}"
+    for dtype, bits in ((DType.I8, "(a & 255) ^ 0x4b000080"), (DType.U8, "(a & 255) | 0x4b000000")):
+        name = f"cuts_f32_of_{dtype}"
+        found[name] = f"float {name}(int a) {{ return __int_as_float({bits}) - {_base(dtype)}; }}"
+    return {name: f"{qualifier} {text}" for name, text in found.items()}
+
+
+def _base(dtype: DType) -> str:
+    return f"{float((1 << 23) + 128 * _is_signed(dtype))}f"
+
+
+def byte_as_float(dtype: DType, word: str, place: int = 0) -> str:
+    """Return the byte at a place of a word as f32."""
+    bits = f"{word} ^ 0x80808080u" if _is_signed(dtype) else word
+    return f"(__uint_as_float(__byte_perm({bits}, 0x4b000000u, {0x7440 + place:#x})) - {_base(dtype)})"
