@@ -80,7 +80,7 @@ class CompileContext:
         modelled: GroupEvaluator = self.async_cost or self.modelled
         parts = {} if self.async_cost is None else self.async_cost.parts
         evaluator, timed = self.costs.evaluator(modelled), self.costs.times.has
-        searched = self.modelled.evaluator.search
+        searched = None if self.costs.times.expected else self.modelled.evaluator.search
         return Splitting(evaluator, modelled, self.target, MAX_MODELLED_SHARE, timed, searched, known=parts)
 
     @property

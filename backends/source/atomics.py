@@ -75,24 +75,13 @@ def _exchange(into: str, dtype: DType, pointer: str, dialect: Dialect) -> Iterat
     yield "  } while (next != seen);"
 
 
-def arrives(store: Store) -> bool:
-    """Return whether a store combines values or has its places from data."""
-    return store.into is not None or (not store.when and bool(indirects(store.address)))
-
-
 def print_atomic_update(
-    node: Store,
-    values: Sequence[str],
-    rest: tuple[Var, ...],
-    places: dict[tuple[str, str], str],
-    names: KernelNames,
-    out: Writer,
+    node: Store, values: Sequence[str], rest: tuple[Var, ...], names: KernelNames, out: Writer
 ) -> None:
-    """Print atomic operations, or stores at places from data.
+    """Print the atomic operation that combines values with memory.
 
-    Those of a box first compute all their addresses, -1 for none, then run one after another; those of equal addresses
-    (`places`, by their text) share them. A value that is selected instead of the identity is looked up and sent only
-    where it differs, and so is a bin.
+    Those of a box first compute all their addresses, -1 for none, then run one after another. A value that is selected
+    instead of the identity is looked up and sent only where it differs, and so is a bin.
     """
     if node.axis is not None:
         node, rest = (
@@ -104,23 +93,19 @@ def print_atomic_update(
     if not rest:
         out.line((f"if ({exists}) " if exists else "") + _call(node, values, place, names))
         return
+    places = names.fresh()
     at = index_text(linearise([as_index(v) for v in rest], row_major(tuple(v.extent for v in rest))), {})
-    if (place, exists) not in places:
-        known = places[place, exists] = names.fresh()
-        out.line(f"int {known}[{prod(v.extent for v in rest)}];")
-        with out.loops(rest):
-            out.line(f"{known}[{at}] = {f'{exists} ? {place} : -1' if exists else place};")
-    address = f"{places[place, exists]}[{at}]"
+    out.line(f"int {places}[{prod(v.extent for v in rest)}];")
     with out.loops(rest):
-        condition = f"if ({address} >= 0) " if exists else ""
-        out.line(condition + _call(node, values, address, names))
+        out.line(f"{places}[{at}] = {f'{exists} ? {place} : -1' if exists else place};")
+    with out.loops(rest):
+        condition = f"if ({places}[{at}] >= 0) " if exists else ""
+        out.line(condition + _call(node, values, f"{places}[{at}]", names))
 
 
 def _matters(node: Store, values: Sequence[str], names: KernelNames) -> str:
     """Return the condition that a value changes an element, empty where most values do."""
-    if node.into is None:
-        return ""
-    value, identity = node.value, COMBINERS[node.into].identity(node.dtype)
+    value, identity = node.value, COMBINERS[str(node.into)].identity(node.dtype)
     chosen = isinstance(value, Op) and value.fn == "select" and value.args[2] == Literal(identity, value.dtype)
     held = isinstance(value, Load) and value.space == "shared"
     return f"{values[0]} != {number_text(identity, node.dtype, names.dialect)}" if chosen or held else ""
@@ -129,17 +114,12 @@ def _matters(node: Store, values: Sequence[str], names: KernelNames) -> str:
 def _exists(node: Store, names: KernelNames) -> str:
     """Return the condition that the element of a value exists, empty where it always does."""
     parts = [guard_text(node.guards, names.pointers)] if node.guards else []
-    if node.into is None:
-        return parts[0] if parts else ""
     parts += [place_text(place, names.pointers) for place in dict.fromkeys(indirects(node.address)) if place.wraps]
     return " && ".join(parts)
 
 
 def _call(node: Store, values: Sequence[str], place: str, names: KernelNames) -> str:
-    """Return the call that combines values with elements, or the store of one."""
-    if node.into is None:
-        template = names.dialect.store.get(node.dtype.value, "{p}[{i}] = {v};")
-        return template.format(p=names.buffer(node.space, node.buffer, node.dtype), i=place, v=values[0])
+    """Return the call that combines values with elements."""
     element = f"&{names.buffer(node.space, node.buffer)}[{place}]"
     if node.axis is not None:
         row = names.dialect.instructions[f"{node.into}_{node.dtype}x{node.axis.extent}"]

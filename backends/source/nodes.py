@@ -85,7 +85,8 @@ class NodePrinter(ValuePrinter):
         start, guards = piece
         vectors = self.names.dialect.vectors[node.memory_dtype.value]
         where = self._vector_place(node, start, len(lanes))
-        name, elements = self.names.fresh(), vectors.floats if node.stored else vectors.elements
+        name = self.names.fresh()
+        conversion = self.names.dialect.instructions[f"{node.dtype}_of_{node.stored}x4"] if node.stored else ""
         if guards:
             (fill,) = vectors.pack([number_text(node.fill, node.memory_dtype, self.names.dialect)] * vectors.per_word)
             self.out.line(
@@ -100,7 +101,7 @@ class NodePrinter(ValuePrinter):
         else:
             self.out.line(f"{where['vector']} {name} = {vectors.load.format(**where)};")
         for place, lane in enumerate(lanes):
-            self.out.line(f"{self.lane_text(node, node.axis, lane)} = {vectors.element(name, place, elements)};")
+            self.out.line(f"{self.lane_text(node, node.axis, lane)} = {vectors.element(name, place, conversion)};")
 
     def vector_store(self, node: VectorStore) -> None:
         """Print the accesses of a vector store, one after another."""
@@ -206,7 +207,7 @@ class NodePrinter(ValuePrinter):
     def store(self, node: Store) -> None:
         """Print the store of one element."""
         if node.into:
-            self.update(node, (), {})
+            self.update(node, ())
             return
         dialect = self.names.dialect
         template = dialect.store.get(node.dtype.value, "{p}[{i}] = {v};")
@@ -217,15 +218,15 @@ class NodePrinter(ValuePrinter):
         )
         self._print_under(node.guards, text, node.when)
 
-    def update(self, node: Store, rest: tuple[Var, ...], places: dict[tuple[str, str], str]) -> None:
-        """Print atomic operations of a box, or stores at places from data."""
+    def update(self, node: Store, rest: tuple[Var, ...]) -> None:
+        """Print the atomic operations of a box."""
         axis = node.axis
         values = (
             [self.text(node.value)]
             if axis is None
             else [self.lane_text(node.value, axis, n) for n in range(axis.extent)]
         )
-        print_atomic_update(node, values, rest, places, self.names, self.out)
+        print_atomic_update(node, values, rest, self.names, self.out)
 
     def accumulate(self, node: Accumulate) -> None:
         """Print the accumulation of one value."""

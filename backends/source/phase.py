@@ -2,8 +2,8 @@
 
 Nodes come in reverse post order. Families over the same box share a nest; a reduced variable opens a scope with its
 loads, products and accumulations. A value that one nest computes and another uses is a register array, everything else
-a scalar. Atomic updates, and stores at places from data, have a nest of their own: their operands are loaded before the
-first of them, as no load crosses an atomic operation.
+a scalar. Atomic updates have a nest of their own: their operands are loaded before the first of them, as no load
+crosses an atomic operation.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ from ...ir import (
     variables,
     vector_axes,
 )
-from .atomics import arrives
 from .index_ctext import guard_text
 from .nodes import NodePrinter
 from .scope import KernelNames, Writer
@@ -82,7 +81,7 @@ class PhasePrinter:
 
     @arriving.default
     def _arriving(self) -> bool:
-        return all(isinstance(root, Store) and arrives(root) for root in self.phase.roots)
+        return all(isinstance(root, Store) and root.into is not None for root in self.phase.roots)
 
     @printer.default
     def _printer(self) -> NodePrinter:
@@ -101,7 +100,6 @@ class PhasePrinter:
         """Print nodes under the opened loops: form units, declare values that cross them, print each."""
         units = self._units(self._hoist(nodes, opened), opened)
         home = {node: unit for unit in units for node in unit.nodes}
-        places: dict[tuple[str, str], str] = {}
         for unit in units:
             self._declare(unit, home, opened)
             rest = self._rest(unit.nodes[0], opened)
@@ -115,7 +113,7 @@ class PhasePrinter:
             elif unit.key[0] == "arriving":
                 for node in unit.nodes:
                     assert isinstance(node, Store)
-                    self.printer.update(node, rest, places)
+                    self.printer.update(node, rest)
             else:
                 axes = vector_axes(unit.nodes[0])
                 with self.out.loops([v for v in rest if v not in axes], self._meets(unit.nodes)):

@@ -96,7 +96,7 @@ class Features:
     scatter: Count = _sum("cycles in which fetches store tiles turned round")
     lines: Count = _sum("memory lines that direct loads and stores of warps touch; none where lanes load one by one")
     boxed: Count = _sum("lines of shared memory that bulk copies bring")
-    straddling: Count = _sum("such lines that begin within a line of memory and end in the next one")
+    straddling: Count = _sum("such lines that begin within a sector of memory")
     shuffles: Count = _sum("words that warps pass between their lanes, an instruction each")
     partial: Count = _sum("bytes of sectors that stores and direct loads of warps touch and do not move")
     # Traffic

@@ -21,12 +21,14 @@ from ...ir import (
     as_index,
     dtype_of,
     expr_variables,
+    indirects,
     is_affine,
     loaded_values,
     operands,
     reads,
 )
 from ..geometry import (
+    MIN_COPY_BYTES,
     ROW_LANES,
     Count,
     Geometry,
@@ -85,6 +87,9 @@ HELD_DEPTH_SHARE = 0.75
 #: Registers per element of register staging during the multiplication: with 64 sums in 128 registers, 8 of them spilled
 #: 28 bytes, or left no choice, so that 35 of 100 multiply-adds had three operands in one bank; 4 did neither.
 STAGING_ELEMENT_REGISTERS = 3.0
+#: Most single elements of a fetch that a thread holds while it multiplies, and their share beside addresses: 32 of two
+#: fetches and 16 sums spilled 56 to 112 bytes in 64 registers, 45 and 6 sums 104 in 80; 23 and 6 took 72.
+MAX_HELD_ELEMENTS, HELD_ELEMENT_SHARE = 32, 0.5
 #: Warps share a register file by fours: one for each scheduler.
 WARP_ALLOCATION_UNIT = 4
 
@@ -134,7 +139,7 @@ def thread_registers(
             BASE_REGISTERS
             - 6
             + 0.8 * least(instances, 32.0)
-            + instances * max(float(_shared_values(segment)), _stencil(segment))
+            + instances * max(float(_shared_values(segment)), _stencil(segment), _looked_up_words(segment, tensors))
         )
         return Registers(8.0, used, used)
     if geometry.structure.mma:
@@ -204,7 +209,8 @@ def _atom_registers(
     # Where fragments are loaded ahead, copies are issued between products; else while no fragments are held.
     places = least(sum((_address_registers(tile, geometry, tensors) for tile in tiles), 0.0), MAX_COPY_ADDRESSES)
     beside = np.where(geometry.loop.prefetch, 1.0, HELD_ADDRESS_SHARE) * places
-    needed = BASE_REGISTERS + held + fragments + 2.0 * len(tiles) + beside
+    elements = sum((_element_registers(tile, geometry, tensors) for tile in tiles), 0.0)
+    needed = BASE_REGISTERS + held + fragments + 2.0 * len(tiles) + beside + elements
     if work.mma.reads_shared:
         spent = 0.0 + sum(node_cost(node).issue for output in segment.outputs for node in nodes(output.body))
         read = {r.tensor for o in segment.outputs for r in reads(o.body)} - {r.name for r in segment.reductions}
@@ -229,6 +235,16 @@ def _passing_registers(work: MmaWork, tiles: Sequence[StagedTile], geometry: Geo
         elements = tile.count / geometry.threads
         found = found + (elements * work.parts if tile.held else np.where(geometry.loop.tma, 0.0, elements))
     return found
+
+
+def _element_registers(tile: StagedTile, geometry: Geometry, tensors: Mapping[str, TensorType]) -> Count:
+    """Return the registers of single elements that threads hold while they multiply."""
+    main = main_read(tile.expr)
+    if tile.size >= MIN_COPY_BYTES or copied_width(main, tensors[main.tensor].steps, geometry, WORD // tile.size) > 1:
+        return 0.0
+    elements = tile.count / geometry.threads
+    moved = np.greater(geometry.loop.stages, 1) & np.less_equal(elements, MAX_HELD_ELEMENTS)
+    return np.where(moved & np.equal(geometry.loop.tma, 0), HELD_ELEMENT_SHARE * elements, 0.0)
 
 
 def _address_registers(tile: StagedTile, geometry: Geometry, tensors: Mapping[str, TensorType]) -> Count:
@@ -274,6 +290,12 @@ def _shared_values(segment: Segment) -> int:
     found = [set(loaded_values(o.body)) for o in segment.outputs]
     distinct = len(set().union(*found))
     return distinct if sum(map(len, found)) > 2 * distinct else 0
+
+
+def _looked_up_words(segment: Segment, tensors: Mapping[str, TensorType]) -> float:
+    """Return an instance's registers for elements that exist where integers say so: all are loaded before their use."""
+    found = {r for o in segment.outputs for r in reads(o.body) if any(indirects(g.index) for g in r.guards)}
+    return float(sum(max(1, tensors[r.tensor].dtype.size // WORD) for r in found))
 
 
 def _stencil(segment: Segment) -> float:

@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 
 from ...ir import (
+    MAX_RADIX_LANES,
     SORT_ORDERS,
     Expr,
     Read,
@@ -85,8 +86,9 @@ def row_registers(segment: Segment, geometry: Geometry) -> Count:
     longest: Count = 0
     for chunk in geometry.block_k:
         longest = np.maximum(longest, ceil_div(chunk, geometry.reduction_threads))
-    # Sorted elements are held with their place, in two registers, and beside it; a radix sort drops them first.
-    word = np.where(sorts_by_radix(longest, geometry.reduction_threads), 3.0, 4.0)
+    # Sorted elements are held with their place, in two registers, and beside it; not where lanes are many.
+    most = sorts_by_radix(longest, geometry.reduction_threads) & np.equal(geometry.reduction_threads, MAX_RADIX_LANES)
+    word = np.where(most, 3.0, 4.0)
     along = sum((word if r.along in SORT_ORDERS else float(bool(r.along)) for r in segment.reductions), start=0.0)
     rows = np.maximum(along, max(1, shared_rows(segment)))
     parts = segment.reductions

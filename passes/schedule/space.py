@@ -147,8 +147,8 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
     found = _reduction_templates(group, segment, written, reads_shared, separate, target)
     if position and (axis := required_streamed_axis(group)) is not None:
         found = [with_streamed_input(template, group, axis) for template in found]
-    if written or reads_shared:
-        return [*found, *box_mma_templates(group, position, target)]
+    if written or reads_shared:  # no others are worth a comparison with matrix instructions
+        return [*box_mma_templates(group, position, target)] or found
     return [*found, *mma_templates(group, segment, target)]
 
 

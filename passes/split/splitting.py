@@ -31,6 +31,8 @@ WHOLE = Division()
 
 #: Largest ratio of a group's modelled seconds, the best of a few points, to those of a search.
 MAX_SAMPLE_RATIO = 2.0
+#: Largest share of a group's searched seconds that its divisions may take by the cost model alone.
+MAX_SEARCHED_SHARE = 0.9
 #: How many times longer than the best by the model a group may take and still be worth a measurement: the model takes
 #: the best of a few points, which may be so much slower than a search's.
 MAX_CONTENDER_RATIO = 1.5
@@ -115,7 +117,7 @@ class Splitting:
         near = MAX_SAMPLE_RATIO * min(seconds.values())
         found = {division: searched(divide(group, division)) for division, each in seconds.items() if each <= near}
         best = min(found, key=lambda division: found[division], default=WHOLE)
-        return best if found.get(best, inf) < self.worth * found.get(WHOLE, inf) else WHOLE
+        return best if found.get(best, inf) < MAX_SEARCHED_SHARE * found.get(WHOLE, inf) else WHOLE
 
     def kernels(self, group: FusedGroup) -> tuple[FusedGroup, ...]:
         """Return the fastest kernels of a group: whole or divided."""

@@ -278,8 +278,7 @@ def test_only_terms_with_rests_are_sent_twice() -> None:
     found = compile_graph(model, Registry.builtin(), find_target("cuda:sm_90"), CompileOptions(), emit)
     sources = "\n".join(kernel.source for kernel in found.kernels)
     assert "_sum_i64(&" in sources and "_sum_f64(&" in sources
-    (rests,) = (line for line in sources.splitlines() if "_sum_f64(&" in line)
-    assert " != 0.0" in rests
+    assert " != 0.0 &&" in sources, "a rest is looked up where there is one"
 
 
 @needs_opencl
@@ -491,7 +490,7 @@ def test_atomic_kernels_are_printed_and_read_back() -> None:
     *_, (_, made) = stage_results(graph("scatter_nd", *operands, reduction="add"), context)
     printed = [print_ir(node) for each in (made.blocks, made.threads) for node in each.values()]
     printed += [print_ir(group.form) for group in made.launches.scheduled.partition.unique.values()]
-    assert sum(" into sum: " in text for text in printed) == 2
+    assert sum(" into sum: " in text for text in printed) == 4
     assert [print_ir(parse_ir(text)) for text in printed] == printed
 
 
