@@ -125,7 +125,8 @@ def count_features(
 
 def _multiplies_by_lanes(segment: Segment, geometry: Geometry) -> Count:
     """Return where reduction threads of a segment load the factors of a product."""
-    lanes = geometry.structure.reduction_threads and multiplies_one_row(segment)
+    rows = any(output.extra for output in segment.outputs)
+    lanes = geometry.structure.reduction_threads and multiplies_one_row(segment) and not rows
     return np.where(np.greater(geometry.reduction_threads, 1), 1, 0) if lanes else 0
 
 

@@ -30,8 +30,8 @@ from ...ir import (
 from ..geometry import next_power, part_place
 from .split_reduction import free_name, free_tensor, group_part
 
-#: Fewest and most partial sums for each SM, and fewest instances of one.
-MIN_PARTS_PER_SM, MAX_PARTS_PER_SM, MIN_PART_ROWS = 0.5, 16, 2
+#: Fewest and most partial sums for each SM.
+MIN_PARTS_PER_SM, MAX_PARTS_PER_SM = 1.5, 16
 
 
 def column_candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:

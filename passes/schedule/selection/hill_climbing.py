@@ -51,9 +51,11 @@ class Point(NamedTuple):
 def best_points(group: FusedGroup, target: Target, pruning: Pruning, count: int) -> tuple[Point, ...]:
     """Return the best legal points of a group's full space.
 
-    They are those that a search finds, best first.
+    They are those that a search finds, best first; none where sums have to be divided first.
     """
     coarse = make_space(group, target, coarse=True)
+    if not coarse.templates:
+        return ()
     full = make_space(group, target)
     wide = {s.segments: k for k, s in enumerate(full.templates)}
     climb = _Climb(full, pruning)
