@@ -20,7 +20,8 @@ from .bindings import BindingsDriver
 from .calibrate import calibrate_target, load_ceilings
 from .calls import PrimaryContext
 
-Given, Result = ParamSpec("Given"), TypeVar("Result")
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 #: fp32 lanes of one SM by compute capability; the architectures of the CUDA C++ Programming Guide's throughput table.
 _LANES = {"5": 128, "6.0": 64, "6": 128, "7": 64, "8.0": 64, "8": 128, "9": 128, "10": 128, "12": 128}
 
@@ -81,7 +82,7 @@ def primary_context() -> AbstractContextManager[None]:
 
 
 def in_primary_context(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Return a function that runs with the primary context current, and restores the current one."""
+    """Return a function that runs in the primary context."""
 
     @wraps(function)
     def run(*arguments: Given.args, **options: Given.kwargs) -> Result:

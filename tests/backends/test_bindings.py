@@ -184,7 +184,7 @@ def test_the_bindings_have_what_is_asked_for() -> None:
 
 
 def test_another_current_context_stays_so(bindings: FakeBindings) -> None:
-    """PyTorch's current device is that of the current context, and its streams are those of that device."""
+    """The current context is that of PyTorch's current device."""
     bindings.contexts.append(OTHER)
     plan = example_plan("cuda")
     session = Session(plan)
