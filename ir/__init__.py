@@ -75,6 +75,7 @@ from .compiled import (
     source_suffix,
 )
 from .dfg import (
+    PEERS,
     Accumulate,
     AsyncCopy,
     Convert,

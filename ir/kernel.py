@@ -311,7 +311,7 @@ class Kernel:
     maps of read tensors. A `producer`, at most one, fetches for the threads that compute. Of a persistent grid so many
     blocks are `launched`: each takes every `launched`th block in turn, after the items up to the first barrier. With
     several `teams` of `threads` threads, tile t of a launched block is that of team t % teams; a turn is then that of
-    the next tile, which the first tile has.
+    the next tile, which the first tile has. Each `cluster` consecutive blocks run together, and exchange values.
     """
 
     blocks: int
@@ -329,6 +329,7 @@ class Kernel:
     producer: tuple[Producer, ...] = ()
     launched: int = 0
     teams: int = 1
+    cluster: int = 1
 
     @property
     def turn(self) -> Var:
@@ -393,10 +394,10 @@ class HorizontalKernel:
     def legal(self) -> bool:
         """Return whether idle threads of narrow members miss no barrier.
 
-        No member has tensor maps.
+        No member has tensor maps, or clusters of blocks.
         """
         waits = all(kernel.threads == self.threads or not has_synchronisation(kernel.items) for kernel in self.kernels)
-        return waits and not any(kernel.maps for kernel in self.kernels)
+        return waits and not any(kernel.maps or kernel.cluster > 1 for kernel in self.kernels)
 
 
 def member_name(number: int, tensor: str) -> str:

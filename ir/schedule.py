@@ -136,6 +136,7 @@ class SegmentSchedule:
     lanes along it (product = warp size). Neighbouring lanes alternate along the first of two such dims, so that eight
     lanes that load vectors together touch few distinct ones in either. With `privatised` (privatised
     scatter), values that are combined in memory are combined in shared memory first, and then once per block in memory.
+    The threads of `cluster` blocks, a thread block cluster, share each row: every block takes one trip over it.
     """
 
     dims: tuple[TileDim, ...]
@@ -145,6 +146,7 @@ class SegmentSchedule:
     warp: tuple[int, ...] = ()
     row_cache: int = 0
     privatised: bool = False
+    cluster: int = 1
 
     @property
     def threads(self) -> int:
@@ -181,7 +183,7 @@ class Schedule:
     @property
     def blocks(self) -> int:
         """Blocks of the grid."""
-        return prod(d.blocks for d in self.segments[-1].dims)
+        return prod(d.blocks for d in self.segments[-1].dims) * self.segments[-1].cluster
 
 
 # ---- sorts of rows that lanes hold

@@ -30,8 +30,7 @@ class Reduction:
     """Reduction `name[axes] = combine over reduce of body(axes, reduce)`.
 
     Each thread of an instance holds the value afterwards. Later reductions and outputs read it as `Read(name, axes)`.
-    `combine` is sum, prod, max or min. `math` names the math mode of a sum of products
-    (`ir.machine.MATH_MODES`); empty: in the types of its operands.
+    `combine` is sum, prod, max or min. `math` names the math mode of a sum of products (`ir.machine.MATH_MODES`).
 
     With `along`, one of `SCAN_MODES`, there is a value for each element of the row (a scan), which threads hold as they
     hold the row; others read it as `Read(name, (*axes, *reduce))`. It combines the elements up to the element, before
@@ -53,7 +52,7 @@ class Output:
 
     The `extra` axes are spread over the threads of an instance. With `into`, a reduction of values, the body is
     combined with the stored value by one atomic operation: the kernel expects the identity in every element that has no
-    value yet.
+    value yet. With `across`, another one, the element is that reduction over all instances that write it: a column sum.
     """
 
     tensor: str
@@ -62,6 +61,7 @@ class Output:
     extra: tuple[Var, ...] = ()
     guards: tuple[Guard, ...] = ()
     into: str | None = None
+    across: str | None = None
 
 
 @frozen(cache_hash=True)
@@ -78,8 +78,13 @@ class Segment:
 
     @property
     def holds_rows(self) -> bool:
-        """Return whether threads hold whole rows, because of scans or sorts."""
-        return any(r.along for r in self.reductions)
+        """Return whether scans, sorts or column sums need whole rows."""
+        return any(r.along for r in self.reductions) or bool(self.column_sums)
+
+    @property
+    def column_sums(self) -> tuple[Output, ...]:
+        """Outputs across instances."""
+        return tuple(o for o in self.outputs if o.across)
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
@@ -150,8 +155,7 @@ class FusedGroup:
 def stored_factor(factor: Expr, math: str = "") -> Expr:
     """Return a factor as it is stored, without a widening conversion.
 
-    Conversions to four bytes or more are removed from reads. A `math` mode multiplies numbers of f32: its factors are
-    converted before.
+    Conversions of reads to four bytes or more are removed. Factors of a `math` mode are converted before.
     """
     widened = isinstance(factor, Cast) and factor.dtype.size >= 4 and isinstance(factor.arg, Read)
     return factor.arg if isinstance(factor, Cast) and widened and not math else factor
@@ -162,8 +166,7 @@ def operands(reduction: Reduction, own: Iterable[str] = ()) -> tuple[Expr, ...]:
 
     For a sum of products these are the factors that vary with an axis, whole expressions included (a factor such as
     `relu(x * a + b)` is staged as its value, a converted one as its unconverted value), but for scales of blocks; for
-    any other body the reads.
-    `own` names values of earlier reductions, which live in registers.
+    any other body the reads. `own` names values of earlier reductions, which live in registers.
     """
     return _operands(reduction, frozenset(own))
 
@@ -195,10 +198,7 @@ def is_tiled(reduction: Reduction, axes: Iterable[Var], own: Iterable[str] = ())
 
 
 def is_contraction(reduction: Reduction, own: Iterable[str] = ()) -> bool:
-    """Return whether a reduced axis touches operands with different other axes.
-
-    An element of one is then used with several of another (DeepCuts Table 2, `complex`).
-    """
+    """Return whether a reduced axis touches operands with different other axes."""
     if not isinstance(reduction.body, Call) or reduction.combine != "sum" or reduction.along:
         return False
     parts = [expr_variables(part) for part in operands(reduction, own)]

@@ -80,7 +80,7 @@ class CompileContext:
         modelled: GroupEvaluator = self.async_cost or self.modelled
         parts = {} if self.async_cost is None else self.async_cost.parts
         evaluator, timed = self.costs.evaluator(modelled), self.costs.times.has
-        searched = self.modelled.evaluator.search
+        searched = None if self.costs.times.expected else self.modelled.evaluator.search
         return Splitting(evaluator, modelled, self.target, MAX_MODELLED_SHARE, timed, searched, known=parts)
 
     @property
@@ -108,7 +108,7 @@ class CompileContext:
     def builder(self, views: Views) -> GroupBuilder:
         """Return a builder of groups with the plans' shared normal forms."""
         target = self.target
-        policy = Policy(shared_bytes=target.MAX_shared, math=self.math, chains=target.lockstep)
+        policy = Policy(shared_bytes=target.MAX_shared, math=self.math, chains=target.lockstep, columns=target.lockstep)
         return GroupBuilder(views, policy, self.forms)
 
     def partitioner(

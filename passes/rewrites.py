@@ -63,6 +63,10 @@ def program_rewrite(name: str, rewrite: Callable[[Programs], Programs], summary:
     return Rewrite(name, lambda previous, _: with_programs(previous, rewrite(previous.programs)), summary, file)
 
 
+def _block_variances(previous: Statements, context: CompileContext) -> Statements:
+    return with_programs(previous, block_variances(previous.programs, context.target.cluster_blocks))
+
+
 #: Sums are divided before means are centred, which matches the divided sums.
 REWRITES = (
     program_rewrite("drop-unused", drop_unused, "units whose results nothing reads are removed",
@@ -97,8 +101,8 @@ REWRITES = (
     program_rewrite("divide-behind", defer_normalisation,
         "weights that add up to one are divided after the product that they weigh",
         "fusion/sums/deferred_normalisation.py"),
-    program_rewrite("divide-moments", block_variances, "variances of long rows are summed blockwise (Chan)",
-        "fusion/sums/blocked_variance.py"),
+    Rewrite("divide-moments", _block_variances, "variances of long rows, which no cluster of blocks holds, are summed "
+        "blockwise (Chan)", "fusion/sums/blocked_variance.py"),
     program_rewrite("centre-means", shift_means, "means that centre values become sums of differences",
         "fusion/sums/shifted_mean.py"),
     program_rewrite("follow-pieces", split_piecewise_readers,

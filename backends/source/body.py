@@ -42,7 +42,7 @@ from ...ir import (
 )
 from .bulk_copies import print_bulk, print_producer
 from .ctext import number_text
-from .dialect import EXCHANGED_RESULTS, Dialect, held_rows_words, operand_words
+from .dialect import CLUSTER_BEGIN, EXCHANGED_RESULTS, Dialect, held_rows_words, operand_words
 from .index_ctext import PointerName, index_text
 from .phase import print_phase
 from .scope import KernelNames, Writer
@@ -86,6 +86,8 @@ def body_text(
             dialect.constant.format(type=dialect.type(dtype), name=constants[tensor], count=len(values), values=text)
         )
     _declare_held(kernel, names, out)
+    if kernel.cluster > 1 and dialect.cluster:
+        out.line(f"{CLUSTER_BEGIN}();")
     meeting = next((n for n, item in enumerate(kernel.items) if isinstance(item, Barrier)), -1) + 1
     if kernel.producer:
         for item in kernel.items[:meeting]:
@@ -114,6 +116,9 @@ def _atom_words(kernel: Kernel) -> int:
 def _definitions(kernel: Kernel, dialect: Dialect, names: KernelNames, used: Collection[str], block: str) -> Writer:
     """Define the coordinates among some names, and those that their definitions use."""
     values = {"blk": block, "tid": dialect.thread_index}
+    if kernel.cluster > 1 and not dialect.cluster:
+        values["blk"] = f"{block} * {kernel.cluster} + {dialect.thread_index} / {kernel.threads}"
+        values["tid"] = f"{dialect.thread_index} % {kernel.threads}"
     if kernel.teams > 1 and dialect.map_parameter:
         team = f"{dialect.thread_index} / {kernel.threads}"
         values |= {"team": dialect.shuffle_from.format(value=team, source=0)}

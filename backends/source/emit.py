@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+from attrs import evolve
 
 from ...ir import (
     WAITING_SUFFIX,
@@ -11,6 +13,7 @@ from ...ir import (
     HorizontalKernel,
     Kernel,
     KernelFunction,
+    SharedBuffer,
     indirects,
     phases,
     post_order,
@@ -32,6 +35,8 @@ def emit(
     Several share a launch. Its name is a digest of its text, so equal kernels are equal; `with_label` adds operations.
     """
     dialect = DIALECTS[dialect_name]
+    if isinstance(kernel, Kernel) and not dialect.cluster:
+        kernel = _single_block(kernel)
     members = (kernel,) if isinstance(kernel, Kernel) else kernel.kernels
     if isinstance(kernel, HorizontalKernel):
         arguments = kernel_arguments(kernel, _arguments)
@@ -44,7 +49,9 @@ def emit(
     least = min(member.min_blocks for member in members)
     alone = isinstance(kernel, HorizontalKernel) or not dialect.map_parameter
     threads = kernel.threads if alone else kernel.launched_threads
-    head = _head(threads, least, dialect, arguments)
+    cluster = 1 if isinstance(kernel, HorizontalKernel) else kernel.cluster
+    spread = cluster if dialect.cluster else 1
+    head = _head(threads * cluster // spread, least, dialect, arguments, spread)
     maps = "".join(repr(argument.map) for argument in arguments if argument.map)
     digest = hashlib.sha256((head + body + maps).encode()).hexdigest()[:16]
     name = f"cuts_{digest}{WAITING_SUFFIX if dialect.begin else ''}"
@@ -56,8 +63,8 @@ def emit(
         name=name,
         dialect=dialect.name,
         source=source,
-        grid=(kernel.blocks if isinstance(kernel, HorizontalKernel) else kernel.launched or kernel.blocks, 1, 1),
-        block=(threads, 1, 1),
+        grid=(_launched_blocks(kernel) * spread // cluster, 1, 1),
+        block=(threads * cluster // spread, 1, 1),
         arguments=arguments,
         shared_bytes=kernel.shared_bytes - _dynamic(kernel, dialect),
         dynamic_shared=_dynamic(kernel, dialect),
@@ -66,6 +73,8 @@ def emit(
 
 
 _NAME = "CUTS_KERNEL_NAME"
+#: The shared buffer of reductions across lanes.
+LANE_SCRATCH = "lanes"
 
 
 def _arguments(kernel: Kernel) -> tuple[Argument, ...]:
@@ -87,10 +96,40 @@ def _loaded_tensors(kernel: Kernel) -> set[str]:
     return found
 
 
-def _head(threads: int, min_blocks: int, dialect: Dialect, arguments: tuple[Argument, ...]) -> str:
+def _launched_blocks(kernel: Kernel | HorizontalKernel) -> int:
+    return kernel.blocks if isinstance(kernel, HorizontalKernel) else kernel.launched or kernel.blocks
+
+
+def _blocks_memory(
+    kernel: Kernel, shared: Sequence[SharedBuffer], dialect: Dialect
+) -> tuple[Sequence[SharedBuffer], list[str]]:
+    """Return a kernel's shared memory, and pointers to that of each block of a cluster where one block has all of it.
+
+    All of them use the scratch of lanes together.
+    """
+    if kernel.cluster == 1 or dialect.cluster:
+        return shared, []
+    own = [b for b in shared if b.name != LANE_SCRATCH]
+    block, names, lines = f"{dialect.thread_index} / {kernel.threads}", {b.name: f"{b.name}_blocks" for b in own}, []
+    for buffer in own:
+        kind, each = dialect.memory_type(buffer.dtype), buffer.elements // kernel.cluster
+        first = f"{names[buffer.name]} + {block} * {each}"
+        lines.append(f"{dialect.spaces['shared']}{kind}* const {buffer.name} = {first};")
+    return [evolve(b, name=names.get(b.name, b.name)) for b in shared], lines
+
+
+def _single_block(kernel: Kernel) -> Kernel:
+    """Return a kernel whose block has the threads of a cluster, with the shared memory of all its blocks."""
+    return evolve(kernel, shared=tuple(evolve(b, elements=b.elements * kernel.cluster) for b in kernel.shared))
+
+
+def _head(threads: int, min_blocks: int, dialect: Dialect, arguments: tuple[Argument, ...], cluster: int = 1) -> str:
     params = [_parameter(argument, f"p{n}", dialect) for n, argument in enumerate(arguments)]
     least = f", {min_blocks}" if min_blocks else ""
-    return dialect.kernel.format(threads=threads, min_blocks=least, name=_NAME, params=", ".join(params))
+    attribute = dialect.cluster.format(blocks=cluster) if cluster > 1 else ""
+    return dialect.kernel.format(
+        threads=threads, min_blocks=least, name=_NAME, params=", ".join(params), cluster=attribute
+    )
 
 
 def _parameter(argument: Argument, name: str, dialect: Dialect) -> str:
@@ -111,7 +150,8 @@ def _body(kernel: Kernel, dialect: Dialect, arguments: tuple[Argument, ...]) -> 
             head.line(dialect.base.format(name=f"p{number}"))
     head.lines += text.constants
     scratch = [dialect.atom_scratch.format(count=text.words)] if text.words else []
-    for line in (*scratch, *declare_shared(text.shared, dialect, _dynamic(kernel, dialect))):
+    shared, own = _blocks_memory(kernel, text.shared, dialect)
+    for line in (*scratch, *declare_shared(shared, dialect, _dynamic(kernel, dialect)), *own):
         head.line(line)
     return "\n".join([*head.lines, *text.lines]), text.used | head.used
 

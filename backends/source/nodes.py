@@ -42,7 +42,7 @@ from .atomics import print_atomic_update
 from .ctext import call_text, number_text
 from .dialect import BEGINS, HELD_ROWS
 from .index_ctext import guard_text, index_text
-from .lanes import LaneRadix, LaneScan, LaneSelect, LaneSort
+from .lanes import LaneCombination, LaneRadix, LaneScan, LaneSelect, LaneSort
 from .values import ValuePrinter
 
 
@@ -85,7 +85,8 @@ class NodePrinter(ValuePrinter):
         start, guards = piece
         vectors = self.names.dialect.vectors[node.memory_dtype.value]
         where = self._vector_place(node, start, len(lanes))
-        name, elements = self.names.fresh(), vectors.floats if node.stored else vectors.elements
+        name = self.names.fresh()
+        conversion = self.names.dialect.instructions[f"{node.dtype}_of_{node.stored}x4"] if node.stored else ""
         if guards:
             (fill,) = vectors.pack([number_text(node.fill, node.memory_dtype, self.names.dialect)] * vectors.per_word)
             self.out.line(
@@ -100,7 +101,7 @@ class NodePrinter(ValuePrinter):
         else:
             self.out.line(f"{where['vector']} {name} = {vectors.load.format(**where)};")
         for place, lane in enumerate(lanes):
-            self.out.line(f"{self.lane_text(node, node.axis, lane)} = {vectors.element(name, place, elements)};")
+            self.out.line(f"{self.lane_text(node, node.axis, lane)} = {vectors.element(name, place, conversion)};")
 
     def vector_store(self, node: VectorStore) -> None:
         """Print the accesses of a vector store, one after another."""
@@ -248,8 +249,8 @@ class NodePrinter(ValuePrinter):
         identity = number_text(COMBINERS[node.combine].identity(node.dtype), node.dtype, self.names.dialect)
         self.names.initialise(self.out, node, identity)
 
-    def reduce_lanes(self, node: LaneReduce) -> None:
-        """Print a reduction, a scan or a sort of lanes."""
+    def reduce_lanes(self, node: LaneReduce, *others: LaneReduce) -> None:
+        """Print a reduction with independent `others`, a scan or a sort."""
         if node.along in SORT_ORDERS:
             sort = LaneSort(node, self.names.types[node.keys], self.names, self.out)
             if node.ranks:
@@ -261,7 +262,7 @@ class NodePrinter(ValuePrinter):
         elif node.along:
             LaneScan(node, self.names, self.out).print()
         else:
-            self.names.lane_reduce(self.out, node)
+            LaneCombination(self.names, self.out).print((node, *others))
 
 
 #: Printer of each class that is a statement; other values are expressions.

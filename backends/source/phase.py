@@ -108,6 +108,8 @@ class PhasePrinter:
                 times = rest[0].extent if fixed else self._unroll(unit.nodes, opened, rest[0])
                 with self.out.loop(rest[0], times, self._meets(unit.nodes)):
                     self._block(unit.nodes, (*opened, rest[0]))
+            elif isinstance(unit.nodes[0], LaneReduce):
+                self.printer.reduce_lanes(*cast("list[LaneReduce]", unit.nodes))
             elif unit.key[0] == "arriving":
                 for node in unit.nodes:
                     assert isinstance(node, Store)
@@ -119,10 +121,7 @@ class PhasePrinter:
                         self.printer.statement(node)
 
     def _hoist(self, nodes: Sequence[DfgNode], opened: tuple[Var, ...]) -> list[DfgNode]:
-        """Return nodes with operands of a scope hoisted before it, so that they do not split the scope.
-
-        No node passes a fence.
-        """
+        """Return nodes with operands of a scope hoisted before it; no node passes a fence."""
         found: list[DfgNode] = []
         part: list[DfgNode] = []
         for node in nodes:
@@ -149,10 +148,8 @@ class PhasePrinter:
         return nodes
 
     def _addresses_registers(self, unit: _Unit, home: dict[DfgNode, _Unit], var: Var) -> bool:
-        """Return whether a scope addresses registers by its variable, which then has to be constant in each iteration.
-
-        It does so for values that it passes to other units, those that it gets from others, and those along a row.
-        Copies and loads of fragments add a constant offset to an address that iterations share.
+        """Return whether a scope addresses registers by its variable, which then has to be constant in each iteration:
+        for values that it passes to other units, those that it gets from others, and those along a row.
         """
         if any(var in self.boxes[node] for node in unit.nodes if isinstance(node, _OFFSETS)):
             return True
@@ -194,6 +191,8 @@ class PhasePrinter:
 
     def _key(self, node: DfgNode, opened: tuple[Var, ...]) -> tuple[object, ...]:
         rest = self._rest(node, opened)
+        if isinstance(node, LaneReduce) and not node.along:
+            return ("fence", node.threads, node.dtype)
         if isinstance(node, (Initialise, LaneReduce)):
             return ("fence", node)
         if isinstance(node, Mma) and not (rest and rest[0] in self.phase.scopes):
@@ -213,7 +212,8 @@ class PhasePrinter:
         fence = 0
         for node in nodes:
             key = self._key(node, opened)
-            earliest = max([fence, *(place[o] for o in _sources(node) if o in place)], default=0)
+            joined = bool(units) and fence == len(units) and units[-1].key == key  # lane reductions in one exchange
+            earliest = max([fence - joined, *(place[o] for o in _sources(node) if o in place)], default=0)
             chosen = next((i for i in range(len(units) - 1, earliest - 1, -1) if units[i].key == key), None)
             if chosen is None:
                 units.append(_Unit(key))

@@ -14,7 +14,6 @@ from math import prod
 from attrs import define, field
 
 from ...ir import (
-    COMBINERS,
     DType,
     Index,
     Initialise,
@@ -29,7 +28,6 @@ from ...ir import (
     phases,
     row_major,
 )
-from .ctext import call_text
 from .dialect import Dialect, swizzled_text
 from .index_ctext import PointerName, index_text
 
@@ -99,7 +97,8 @@ class Writer:
 class KernelNames:
     """Names of buffers, held registers and temporaries of one kernel.
 
-    `elected` is the condition of the thread that issues bulk copies.
+    `elected` is the condition of the thread that issues bulk copies. All blocks of a cluster have begun where
+    `in_cluster` is set.
     """
 
     kernel: Kernel
@@ -111,6 +110,7 @@ class KernelNames:
     shapes: dict[str, tuple[int, ...]] = field(factory=dict)
     types: dict[str, DType] = field(factory=dict)
     count: int = 0
+    in_cluster: bool = False
 
     @property
     def thread(self) -> str:
@@ -179,66 +179,6 @@ class KernelNames:
         """Print the initialisation of all registers of a reduction."""
         with out.loop(Var("e", prod(node.shape))):
             out.line(f"{self.registers[node.name]}[e] = {identity};")
-
-    def lane_reduce(self, out: Writer, node: LaneReduce) -> None:
-        """Print the reduction across lanes.
-
-        It uses shuffles within a warp where the dialect has them, else a tree in shared memory.
-        """
-        warp = self.dialect.warp
-        shuffle = self.dialect.shuffle and self.kernel.threads % warp == 0 and node.dtype.size in (4, 8)
-        register, count = f"{self.registers[node.name]}[e]", prod(node.shape)
-        with out.loop(Var("e", count)):
-            if not shuffle:
-                self._tree(out, node, register, node.threads)
-                return
-            distance = min(node.threads, warp) // 2
-            while distance:
-                # All lanes of the warp must take part, so a shuffle is no operand of a conditional expression.
-                other = self.fresh()
-                out.line(
-                    f"const {self.dialect.type(node.dtype)} {other} = "
-                    f"{self.dialect.shuffle.format(value=register, distance=distance)};"
-                )
-                out.line(f"{register} = {self._combine(node, register, other)};")
-                distance //= 2
-        # Scratch has room for a value of each thread, and each warp stores one of an instance.
-        for start in range(0, count if node.threads > warp else 0, warp):
-            self._across_warps(out, node, start, min(warp, count - start))
-
-    def _combine(self, node: LaneReduce, left: str, right: str) -> str:
-        return call_text(COMBINERS[node.combine].fn, (left, right), node.dtype, self.dialect)
-
-    def _across_warps(self, out: Writer, node: LaneReduce, start: int, count: int) -> None:
-        """Combine one value per warp, of `count` instances from `start` on, through shared memory, in one order in
-        every thread.
-        """
-        warp, every = self.dialect.warp, self.kernel.threads // self.dialect.warp
-        warps, scratch = node.threads // warp, self.lane_scratch(node.dtype)
-        instance = Var("e", count)
-        register = f"{self.registers[node.name]}[e{f' + {start}' * (start > 0)}]"
-        with out.loop(instance):
-            out.line(f"if (tid % {warp} == 0) {scratch}[e * {every} + tid / {warp}] = {register};")
-        out.line(self.dialect.barrier)
-        with out.loop(instance):
-            first = f"e * {every} + tid / {node.threads} * {warps}"
-            out.line(f"{register} = {scratch}[{first}];")
-            for other in range(1, warps):
-                out.line(f"{register} = {self._combine(node, register, f'{scratch}[{first} + {other}]')};")
-        out.line(self.dialect.barrier)
-
-    def _tree(self, out: Writer, node: LaneReduce, register: str, lanes: int) -> None:
-        scratch = self.lane_scratch(node.dtype)
-        out.line(f"{scratch}[tid] = {register};")
-        out.line(self.dialect.barrier)
-        step = lanes // 2
-        while step:
-            combined = self._combine(node, f"{scratch}[tid]", f"{scratch}[tid + {step}]")
-            out.line(f"if (tid % {lanes} < {step}) {scratch}[tid] = {combined};")
-            out.line(self.dialect.barrier)
-            step //= 2
-        out.line(f"{register} = {scratch}[tid / {lanes} * {lanes}];")
-        out.line(self.dialect.barrier)
 
     def lane_scratch(self, dtype: DType) -> str:
         """Return the pointer to the lanes' scratch for values of a type."""

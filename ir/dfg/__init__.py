@@ -9,6 +9,7 @@ A phase's graph is an ordered tuple of *roots*, the nodes with an effect; everyt
 """
 
 from .roots import (
+    PEERS,
     Accumulate,
     AsyncCopy,
     DfgNode,

@@ -10,14 +10,16 @@ from ..affine import Guard, Index, Var
 from ..types import DType
 from .values import Value
 
+PEERS = "peers"  #: Shared buffer of the values of a cluster's blocks.
+
 
 @frozen(cache_hash=True)
 class Store:
     """Store of a value to a buffer where all guards hold.
 
-    With `into`, a reduction, the value is combined with the stored one. An update is dropped where an integer in the
-    address is no index of its axis. Instruction selection gives it an `axis` whose aligned neighbours it combines at
-    once, and the condition `when` (a value, or none) of a store that keeps some elements.
+    With `into`, a reduction, the value is combined with the stored one, unless an integer in the address is no index.
+    Instruction selection gives it an `axis` whose aligned neighbours it combines at once, and the condition `when` (a
+    value, or none) of a store that keeps some elements.
     """
 
     space: str
@@ -212,11 +214,10 @@ class Initialise:
 class LaneReduce:
     """Combine the values of the `threads` threads that share an instance.
 
-    All of them hold the result afterwards. With `along` (`ir.segment.SCAN_MODES`), threads hold the elements of a
-    row, as many of an instance as the last number of `shape`, `vector` neighbours at a time, and each element becomes
-    the combination of the elements before or after it; or, in an order (`ir.segment.SORT_ORDERS`), the place of
-    the element of `keys` that comes there. The `extent` keys are held in the same way; elements are needed from the
-    first of `ranks` on, before the second.
+    With `along` (`ir.segment.SCAN_MODES`), threads hold elements of a row, the last number of `shape` of an instance,
+    `vector` neighbours at a time, and each element becomes the combination of those before or after it; or, in an order
+    (`ir.segment.SORT_ORDERS`), the place of the element of `keys` that comes there. The `extent` keys are held so, too;
+    elements are needed from the first of `ranks` to the second. A cluster's `blocks` write to `place` of `PEERS`.
     """
 
     name: str
@@ -229,6 +230,8 @@ class LaneReduce:
     keys: str = ""
     extent: int = 0
     ranks: tuple[int, ...] = ()
+    blocks: int = 1
+    place: int = 0
 
 
 Root: TypeAlias = Union[

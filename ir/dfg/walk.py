@@ -123,7 +123,9 @@ class BufferAccess:
 
 def buffer_accesses(node: DfgNode) -> tuple[BufferAccess, ...]:
     """Return the accesses of a node itself."""
-    if isinstance(node, (Load, VectorLoad)):
+    if isinstance(node, VectorLoad):
+        return (BufferAccess(False, node.space, node.buffer, node.memory_dtype),)
+    if isinstance(node, Load):
         return (BufferAccess(False, node.space, node.buffer, node.dtype),)
     if isinstance(node, PackedLoad):
         return (BufferAccess(False, node.space, node.buffer, None),)

@@ -69,7 +69,9 @@ class CostCoefficients:
     where one wave of blocks is the whole grid. Products whose factors threads copy take `copied_products` times as
     long, where warps load fragments of them `fragment_products` times; where warpgroups multiply factors that
     threads compute, `computed_factors` times more. Products beside a box take `box_products` times as long, more by
-    `box_registers` for each register of a thread and by `box_tail` for one wave of blocks.
+    `box_registers` for each register of a thread and by `box_tail` for one wave of blocks. On their way to products in
+    place, an element of each lane takes `element_copy` clocks of an SM, 4 or 8 bytes of each `narrow_copy`. Without
+    sums, narrow elements take `many_loads` more for each doubling of a thread's loads beyond sixteen.
 
     Products of bulk copies: weights `bulk_tensor`, `bulk_l2` and `bulk_dram` of clocks of tensor cores and of
     traffic, `bulk_dram_power` in which DRAM and all else add up, `bulk_neighbour` the share of a tile that
@@ -78,7 +80,7 @@ class CostCoefficients:
     producer, `bulk_loop` the power in which products and arrivals add up. An instruction of the epilogue takes
     `bulk_epilogue` clocks per warp and scheduler, where `bulk_epilogue_warps` warps hide its latency, with fewer
     more by the exponent `bulk_epilogue_power`; `bulk_line` is clocks of a line that it moves, `bulk_box_line` of a line
-    of shared memory that copies bring, `bulk_straddling_line` more of one whose bytes lie in two lines of memory.
+    of shared memory that copies bring, `bulk_straddling_line` more of one that begins within a sector.
     Teams, whose tiles are small, wait for lines and the share `bulk_team_l2` of the L2 traffic at least.
 
     Chains in registers: weights `chain_work` of their work and `chain_l2` of L2 traffic, `chain_latency` in which a
@@ -148,6 +150,9 @@ class CostCoefficients:
     roomy_sums: float
     deep: float
     past_l1: float
+    element_copy: float
+    narrow_copy: float
+    many_loads: float
     bulk_tensor: float
     bulk_l2: float
     bulk_dram: float

@@ -71,9 +71,10 @@ COPIES: Mapping[str, CopyInstruction] = {
 VECTOR_ADDITIONS: Mapping[str, int] = {f"sum_{DType.F32}x{width}": width for width in (2, 4)}
 
 #: Conversions of neighbours that are packed into a word: the type of the numbers, and that of the values. Numbers of
-#: floats are those of single conversions; values that become unsigned are whole.
+#: floats are those of single conversions; values that become unsigned are whole. Negative ones become halves of 0.
 PACKED_CONVERSIONS: Mapping[str, tuple[DType, DType]] = {
-    f"{dtype}_of_{DType.F32}x4": (dtype, DType.F32) for dtype in (DType.I8, DType.U8)
+    **{f"{dtype}_of_{DType.F32}x4": (dtype, DType.F32) for dtype in (DType.I8, DType.U8)},
+    **{f"{kind}_from_zero_x2": (kind, kind) for kind in (DType.F16, DType.BF16)},
 }
 #: Conversions of the bytes of a loaded word: their type, and that of the values.
 UNPACKED_CONVERSIONS: Mapping[str, tuple[DType, DType]] = {

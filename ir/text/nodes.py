@@ -122,7 +122,9 @@ FORMS: dict[type, Form] = {
     ),
     Segment: Form("segment (<axes>)", ("*reductions", "*outputs")),
     Reduction: Form("reduce <name> = <combine>{? as <math>?}{? along <along>?} over (<reduce>) of <body>"),
-    Output: Form("output <tensor>[<write>]{? into <into>?}{? for (<extra>)?}{? if <guards>?} = <body>"),
+    Output: Form(
+        "output <tensor>[<write>]{? into <into>?}{? across <across>?}{? for (<extra>)?}{? if <guards>?} = <body>"
+    ),
     Storage: Form(
         "storage <buffer> offset <offset> strides (<strides>)"
         "{? by <by> turns <iterations>?}{? period <period> phase <phase>?}"
@@ -137,7 +139,7 @@ FORMS: dict[type, Form] = {
     # Kernel IR
     Kernel: Form(
         "kernel blocks <blocks> threads <threads>{? min_blocks <min_blocks>?}{? launched <launched>?}"
-        "{? teams <teams>?}",
+        "{? teams <teams>?}{? cluster <cluster>?}",
         (
             "reads <reads>",
             "writes <writes>",
@@ -216,6 +218,7 @@ FORMS: dict[type, Form] = {
     LaneReduce: Form(
         "reduce_threads <name>[<shape>]: <dtype> <combine> over <threads>"
         "{? along <along>?}{? vector <vector>?}{? of <keys>?}{? extent <extent>?}{? ranks (<ranks>)?}"
+        "{? blocks <blocks>?}{? place <place>?}"
     ),
     Load: Form("load <space> <buffer>[<address>]{? if <guards> else <fill>?}"),
     RegisterRead: Form("held <name>[<at>]"),

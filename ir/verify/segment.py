@@ -122,6 +122,8 @@ def check_combiners_known(group: FusedGroup) -> Iterator[VerifyError]:
     for where, _, part in _named_parts(group):
         if isinstance(part, Output) and part.into is not None and part.into not in VALUE_COMBINERS:
             yield VerifyError(f"{where}: {quote(part.into)} is no reduction of values")
+        if isinstance(part, Output) and part.across is not None and part.across not in VALUE_COMBINERS:
+            yield VerifyError(f"{where}: {quote(part.across)} across instances is no reduction of values")
         if isinstance(part, Reduction) and (part.combine not in VALUE_COMBINERS or not part.reduce):
             yield VerifyError(f"{where}: {quote(part.combine)} over {len(part.reduce)} axes is no reduction")
         if (
@@ -146,7 +148,8 @@ def check_values_typed(group: FusedGroup) -> Iterator[VerifyError]:
         if isinstance(part, Reduction) and part.along in SORT_ORDERS:
             found = wanted if wanted in (DType.I32, DType.I64) else DType.I64  # a place in the row, for any values
         held = isinstance(part, Reduction) and found.accumulator is wanted
-        if found is not wanted and not held:
+        summed = isinstance(part, Output) and part.across and wanted.accumulator is found.accumulator
+        if found is not wanted and not held and not summed:
             yield VerifyError(f"{where}: expected a value of {wanted}, found {found}")
 
 
@@ -162,7 +165,7 @@ def check_writes_injective(group: FusedGroup) -> Iterator[VerifyError]:
         type_ = group.tensors[part.tensor]
         problems = list(bounds_problems(where, type_, AddressedElement(part.tensor, part.write, part.guards)))
         yield from problems
-        if problems or part.guards or part.into:
+        if problems or part.guards or part.into or part.across:
             continue
         if not is_injective(linearise(part.write, type_.strides), (*segment.axes, *part.extra)):
             yield VerifyError(f"{where} may write an element twice")

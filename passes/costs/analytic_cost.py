@@ -44,7 +44,6 @@ from ..schedule import (
     segment_templates,
     sums_windows,
 )
-from .shared_launches import shared_launch_seconds
 
 #: Schedule templates, and candidates of each, that groups over a known iteration space are evaluated with.
 MAX_LEADING_STRUCTURES, LEADING_POINTS = 1, 8
@@ -96,14 +95,15 @@ class AnalyticCost:
     def search(self, forms: Sequence[FusedGroup]) -> float:
         """Return the modelled time of a sequence of kernels, each searched.
 
-        Those without sums share a launch; others find results of earlier ones in the L2 cache.
+        Those without sums share a launch, and DRAM; others find results of earlier ones in the L2 cache.
         """
         try:
             found = [choose(form, self.target)[0] for form in forms]
         except PassError:
             return inf
         together = [c for c, form in zip(found, forms, strict=True) if not any(s.reductions for s in form.segments)]
-        seconds = shared_launch_seconds(together, self.target) if together else 0.0
+        launch = self.target.launch_time
+        seconds = launch * bool(together) + sum(candidate.score - launch for candidate in together)
         made: dict[str, float] = {}
         for candidate, form in zip(found, forms, strict=True):
             if candidate not in together:
@@ -208,6 +208,8 @@ def _choices(structure: SegmentTemplate) -> tuple[Hashable, ...]:
         structure.bulk,
         structure.caches_rows,
         structure.scatter_dim,
+        structure.clusters,
+        structure.part_rows,
         structure.additions,
         structure.parts,
     )

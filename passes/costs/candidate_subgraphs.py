@@ -125,7 +125,7 @@ def _cut_kernels(fragment: CandidateSubgraph, modelled: CachedEvaluator) -> Cost
     ordered = choose_layouts(programs, fragment.target, fragment.math, fragment.orders)
     views = find_views(pack_constants(ordered, fragment.target, fragment.math))
     target = fragment.target
-    policy = Policy(shared_bytes=target.MAX_shared, math=fragment.math, chains=target.lockstep)
+    policy = Policy(shared_bytes=target.MAX_shared, math=fragment.math, chains=target.lockstep, columns=target.lockstep)
     builder = GroupBuilder(views, policy)
     splitting = Splitting(modelled, modelled, fragment.target)
     groups = partition(Partitioner(builder, splitting), fragment.mode)

@@ -36,6 +36,7 @@ from ...ir import (
 )
 from ...ops.language import unused_name
 from ..statements import FusionError
+from .held_rows import place_column
 
 #: Producer and consumer, by position, and the element of the producer that an instance of the consumer reads.
 Edge: TypeAlias = tuple[int, int, tuple[Index, ...]]
@@ -104,10 +105,11 @@ def _unmatched_elements(statement: Statement) -> FusionError:
     return FusionError(f"the elements of {statement.target} cannot be matched with the instances of the group")
 
 
-def align(statements: Sequence[Statement], live: Sequence[str]) -> Places:
+def align(statements: Sequence[Statement], live: Sequence[str], columns: Collection[str] = ()) -> Places:
     """Return the placement of each statement.
 
-    Statements that are only inlined elsewhere may have no place.
+    Statements that are only inlined elsewhere may have no place. Those that write `columns` have the terms of column
+    sums.
     """
     wanted = [n for n, s in enumerate(statements) if s.combine or s.target in live]
     reductions = [n for n in wanted if statements[n].combine]
@@ -121,7 +123,8 @@ def align(statements: Sequence[Statement], live: Sequence[str]) -> Places:
         search.propagate(list(known))
     for number in wanted:
         if number not in known:
-            values = _by_reads(number, statements, known, axes)
+            find = place_column if statements[number].target in columns else _by_reads
+            values = find(number, statements, known, axes)
             known[number] = _by_shape(statements[number], axes) if values is None else values
             search.propagate([number])
     of = tuple(known.get(n, {}) for n in range(len(statements)))

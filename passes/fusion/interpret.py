@@ -35,9 +35,8 @@ def interpret(group: FusedGroup, arrays: Mapping[str, Values]) -> dict[str, Valu
     for segment in group.segments:
         for output in segment.outputs:
             type_ = group.tensors[output.tensor]
-            start = (
-                COMBINERS[output.into].identity(type_.dtype) if output.into else np.nan if type_.dtype.is_float else 0
-            )
+            combine = output.into or output.across
+            start = COMBINERS[combine].identity(type_.dtype) if combine else np.nan if type_.dtype.is_float else 0
             memory.setdefault(output.tensor, np.full(type_.shape, start, working_dtype(type_.dtype)))
         _run_segment(segment, memory)
     return {name: memory[name] for name in group.outputs}
@@ -71,8 +70,8 @@ def _run_segment(segment: Segment, memory: dict[str, Values]) -> None:
         if output.guards:
             written = np.broadcast_to(space.inside(output.guards), space.shape)
             position, value = tuple(p[written] for p in position), value[written]
-        if output.into:
-            COMBINERS[output.into].function.numpy.at(memory[output.tensor], position, value)  # type: ignore[attr-defined]
+        if combine := output.into or output.across:
+            COMBINERS[combine].function.numpy.at(memory[output.tensor], position, value)  # type: ignore[attr-defined]
         else:
             memory[output.tensor][position] = value if position else value.reshape(())
 

@@ -52,6 +52,7 @@ from ...ir import (
 from ...ops.language import unused_name
 from ..statements import issue_slots
 from .align import add_single_row
+from .held_rows import column_sums
 from .normalise import Illegal, normalise
 
 
@@ -64,8 +65,8 @@ class Policy:
     `together` those of a segment that passes on results of several of them, or makes several results of these;
     `operations` the scalar operations of one segment's bodies; `shared` switches the shared-memory level on.
     `shared_bytes` are the bytes that one block may allocate; `chains` switches kernels of three segments on, which gain
-    nothing where the threads of a block run one after another. `math` is the math mode of contractions of f32
-    (`ir.machine`), empty for products and sums in f32 itself.
+    nothing where the threads of a block run one after another, `columns` column sums beside rows. `math` is the math
+    mode of contractions of f32 (`ir.machine`), empty for products and sums in f32 itself.
     """
 
     recompute: int = 16
@@ -75,6 +76,7 @@ class Policy:
     shared: bool = True
     shared_bytes: int = 48 * 1024
     chains: bool = True
+    columns: bool = False
     math: str = ""
 
 
@@ -90,6 +92,9 @@ def register_level(
     Without a `policy` the statements have to be one kernel anyway.
     """
     group = normalise(statements, tensors, live, tables)
+    if isinstance(group, Illegal) and policy is not None and policy.columns:
+        columns = column_sums(statements, tensors, live)
+        group = normalise(statements, tensors, live, tables, columns) if columns else group
     if isinstance(group, Illegal) or policy is None:
         return group
     return _policy_reason(group, policy) or group

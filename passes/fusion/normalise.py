@@ -56,7 +56,7 @@ from ...ir import (
 from ..statements import FusionError, Inliner, constant, split_argument_reduction
 from .align import Places, align, check_counts, order_of_row
 from .fold_tables import fold_tables
-from .held_rows import HeldRows
+from .held_rows import ColumnSum, HeldRows, check_column, check_rows, spread_columns
 
 #: Largest integer up to which f32 represents all integers.
 _MAX_EXACT_INTEGER = 1 << 24
@@ -77,13 +77,15 @@ def normalise(
     tensors: Mapping[str, TensorType],
     live: Sequence[str],
     constants: Mapping[str, tuple[float, ...]] | None = None,
+    columns: Mapping[str, ColumnSum] | None = None,
 ) -> FusedGroup | Illegal:
     """Return the normal form of statements, or why they have none.
 
-    `live` tensors are written to memory.
+    `live` tensors are written to memory, those in `columns` as column sums.
     """
     try:
-        return fold_tables(_Normaliser(dict(tensors), tuple(live), dict(constants or {})).run(statements))
+        found = _Normaliser(dict(tensors), tuple(live), dict(constants or {}), dict(columns or {}))
+        return fold_tables(found.run(spread_columns(statements, found.columns, tensors, live)))
     except FusionError as error:
         return Illegal(str(error))
 
@@ -93,6 +95,7 @@ class _Normaliser:
     tensors: dict[str, TensorType]
     live: tuple[str, ...]
     constants: dict[str, tuple[float, ...]]
+    columns: dict[str, ColumnSum]
     held: HeldRows = field(init=False)
 
     @held.default
@@ -104,7 +107,7 @@ class _Normaliser:
         plain = self._prepare(statements)
         needed = self._needed_statements(plain)
         self._check_places(needed)
-        places = align(needed, self.live)
+        places = align(needed, self.live, self.columns)
         held = frozenset(s.target for s in needed if s.combine)
         inliner = Inliner(self.tensors, held)
         reductions: list[Reduction] = []
@@ -112,14 +115,18 @@ class _Normaliser:
         registers: dict[str, Expr] = {}  # replacement of reads of a reduced tensor
         for number, statement in enumerate(needed):
             values = places.of[number]
-            if statement.combine:
+            if column := self.columns.get(statement.target):
+                check_column(statement, column, values, places.axes)
+            elif statement.combine:
                 self._check_reduction(statement, values, places)
                 self._reduce(statement, values, inliner, places, reductions, registers)
             else:
                 inliner.define(statement)
             if statement.target in self.live:
                 outputs.append(self._output(statement, values, inliner, places, registers, reductions))
-        return self._group(Segment(places.axes, tuple(reductions), tuple(outputs)))
+        segment = Segment(places.axes, tuple(reductions), tuple(outputs))
+        check_rows(segment)
+        return self._group(segment)
 
     # ---- statements ahead of alignment
 
@@ -274,7 +281,9 @@ class _Normaliser:
         write = tuple(substitute(w, rows) for w in write)
         guards += substitute_guards(substitute_guards(statement.arrival_guards, values), rows)
         into = statement.into if statement.combines_in_memory else None
-        return Output(statement.target, write, body, places.row_vars(extra), guards, into)
+        column = self.columns.get(statement.target)
+        across = column.combine if column else None
+        return Output(statement.target, write, body, places.row_vars(extra), guards, into, across)
 
     def _resolve(self, expr: Expr, places: Places, registers: Mapping[str, Expr]) -> Expr:
         """Replace reads of reduced tensors by the instance's own value; raise where another's would be needed."""

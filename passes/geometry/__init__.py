@@ -2,6 +2,19 @@
 
 Sizes, tiles and shared memory."""
 
+from .block_sums import (
+    ScatterBins,
+    added_neighbours,
+    bin_count,
+    index_axes,
+    is_scatter_only,
+    part_place,
+    part_rows,
+    row_reads,
+    scatter_bins,
+    scatter_tile_dim,
+    single_elements,
+)
 from .footprint import (
     Count,
     Cover,
@@ -55,15 +68,6 @@ from .row_sharing import (
     split_divisor,
     weighs_scores_alone,
     whole_loops,
-)
-from .scatter_bins import (
-    ScatterBins,
-    added_neighbours,
-    bin_count,
-    index_axes,
-    is_scatter_only,
-    scatter_bins,
-    scatter_tile_dim,
 )
 from .schedule_template import (
     ScheduleParameter,

@@ -185,10 +185,12 @@ def _is_linear(reduction: Reduction, wide: set[str], shared: set[str], row: tupl
 
 
 def whole_loops(segment: Segment, reduces: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Return the loops over rows that have a value per element.
+    """Return the loops over rows with values per element or column sums.
 
     Loops are positions; `reduces` are those of each reduction.
     """
+    if segment.column_sums:
+        return tuple(sorted({k for loops in reduces for k in loops}))
     return tuple(sorted({k for r, loops in zip(segment.reductions, reduces, strict=True) if r.along for k in loops}))
 
 

@@ -52,6 +52,8 @@ class SegmentTemplate:
     parts; it may
     also read the segment before in parts, along the axis of that at position `parts`, if there is one, which the loops
     at positions `streamed_loops` run along. In an exchange, a block takes the dims at positions `exchanged` whole.
+    Blocks with column sums take `part_rows` instances, in several tiles. The blocks of a cluster share the rows of a
+    segment that `clusters`.
     Matrix instructions of a `boxed` segment fill a box in shared memory.
     """
 
@@ -74,7 +76,14 @@ class SegmentTemplate:
     streamed_loops: tuple[int, ...] = ()
     bulk: bool = False
     exchanged: tuple[int, ...] = ()
+    part_rows: int = 0
+    clusters: bool = False
     boxed: bool = False
+
+    @property
+    def tiled_dim(self) -> int:
+        """Position of the dim with several tiles of a block, or -1."""
+        return 0 if self.part_rows else self.scatter_dim
 
     @property
     def passes_rows(self) -> bool:

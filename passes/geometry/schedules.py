@@ -21,9 +21,9 @@ from ...ir import (
     expr_variables,
     streamable_axis,
 )
+from .block_sums import part_rows, scatter_tile_dim
 from .matrix_instructions import held_swizzle, reads_shared_matrices, side_swizzle, widest_swizzle
 from .row_sharing import can_stream_rows, is_register_chain, whole_loops
-from .scatter_bins import scatter_tile_dim
 from .schedule_template import ScheduleTemplate, SegmentTemplate, with_streamed_input
 from .segment_geometry import REGISTER_STAGED_ORDER, Geometry, geometries, numbers_of
 from .shared_tensors import whole_dims
@@ -62,6 +62,8 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment, ch
         whole=whole_loops(segment, reduces),
         scatter_dim=scatter_tile_dim(segment, group, [d.axes for d in schedule.dims]) if schedule.privatised else -1,
         exchanged=whole_dims(group, segment),
+        part_rows=part_rows(segment, group),
+        clusters=schedule.cluster > 1,
         boxed=schedule.atomic is not None and len(group.segments) > 1 and not chained,
         streams=any(o.extra and o.tensor in group.shared for o in segment.outputs) and can_stream_rows(group),
     )
@@ -75,7 +77,9 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment, ch
         tuple(np.int64(d.block_k) for d in loops),
         tuple(np.int64(d.trips) for d in loops),
         SegmentSchedule((), **_greatest(SegmentSchedule, [schedule])),
-        ReductionSchedule((), **_greatest(ReductionSchedule, [r for r in schedule.reductions if r.staging or r.mma])),
+        ReductionSchedule(
+            (), **_greatest(ReductionSchedule, [r for r in schedule.reductions if r.staging or r.mma or r.stages > 1])
+        ),
         Staging(-1, **_greatest(Staging, staged)),
         tuple(np.int64(w) for w in schedule.warp),
         np.int64(_order(staged)),
@@ -123,7 +127,7 @@ def schedule_of(group: FusedGroup, structure: ScheduleTemplate, values: Mapping[
 def _segment_schedule(group: FusedGroup, segment: Segment, geometry: Geometry) -> SegmentSchedule:
     structure = geometry.structure
     sizes = zip(structure.dims, geometry.block, geometry.thread, geometry.vector, strict=True)
-    turns = [int(geometry.tiles) if d == structure.scatter_dim else 1 for d in range(len(structure.dims))]
+    turns = [int(geometry.tiles) if d == structure.tiled_dim else 1 for d in range(len(structure.dims))]
     dims = tuple(TileDim(axes, int(b), int(t), int(v), r) for (axes, b, t, v), r in zip(sizes, turns, strict=True))
     reductions = []
     loop, tiles = _numbers(geometry.loop), staged_tiles(group, segment, geometry)
@@ -132,7 +136,12 @@ def _segment_schedule(group: FusedGroup, segment: Segment, geometry: Geometry) -
         staging = tuple(_staging(tile, geometry) for tile in tiles if tile.reduction == position)
         mma: dict[str, Any] = {"mma": structure.mma, "rows": structure.rows, "columns": structure.columns}
         reductions.append(
-            evolve(loop if staged or structure.mma else ReductionSchedule(()), dims=loops, staging=staging, **mma)
+            evolve(
+                loop if staged or structure.mma or structure.part_rows else ReductionSchedule(()),
+                dims=loops,
+                staging=staging,
+                **mma,
+            )
         )
     warp = tuple(int(w) for w in geometry.warp) if all(geometry.warp) else ()
     return evolve(

@@ -230,10 +230,15 @@ def _geometry(
         )
         chunk = tuple(columns[f"{prefix}c{k}"] * step for k in range(len(parts.loops)))
     trips = tuple(ceil_div(prod(a.extent for a in loop), c) for loop, c in zip(parts.loops, chunk, strict=True))
+    block = tuple(t * e for t, e in zip(counts, thread, strict=True))
+    tiles = ceil_div(parts.part_rows, block[0]) if parts.part_rows else columns.get(f"{prefix}tiles", 1)
     kept = _cached_elements(parts, spread.row_cache, chunk[0], trips[0]) if parts.caches_rows else 0
+    if parts.clusters:
+        own = ceil_div(trips[0], spread.cluster)
+        kept = np.where(np.greater(own, 1), own * chunk[0], 0) if parts.caches_rows else 0
     return Geometry(
         parts,
-        tuple(t * e for t, e in zip(counts, thread, strict=True)),
+        block,
         thread,
         tuple(
             columns.get(f"{prefix}v{d}", ROW_VECTOR if parts.holds_results and d == parts.columns else 1) for d in rank
@@ -246,7 +251,7 @@ def _geometry(
         Staging(-1, **_parameter_columns(Staging, prefix, columns)),
         _warp_map(parts, columns.get(f"{prefix}warp"), warp_size),
         columns.get(f"{prefix}order", 0),
-        tiles=columns.get(f"{prefix}tiles", 1),
+        tiles=tiles,
         part=columns.get(f"{prefix}part", 0) if parts.parts >= 0 else 0,
     )
 

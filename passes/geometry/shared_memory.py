@@ -20,10 +20,10 @@ from ...ir import (
     selection_words,
     sorts_by_radix,
 )
+from .block_sums import bin_count, row_reads
 from .footprint import Count, ceil_div, product
 from .matrix_instructions import reads_shared_matrices
 from .row_sharing import cached_reads, is_register_chain
-from .scatter_bins import bin_count
 from .segment_geometry import Geometry
 from .shared_tensors import exchange_extents, extents_of, place_together, tensors_in_place
 from .staged_tiles import StagedTile
@@ -124,6 +124,8 @@ def _held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry, chained
                 words = _sorted_words(segment, reduction, number, geometry)
                 scratch = np.maximum(scratch, words * DType.U64.size)
         total = total + np.where(np.greater(geometry.reduction_threads, 1), _aligned_size(scratch), 0)
+        peers = geometry.spread.cluster * product(geometry.thread) * len(segment.reductions) * DType.U64.size
+        total = total + np.where(np.greater(geometry.spread.cluster, 1), _aligned_size(peers), 0)
     if geometry.structure.streams and not chained:
         scales = _aligned_size(rows * sizes[segment.reductions[0].name])
         total = total + np.where(np.greater(geometry.trips[0], 1), scales, 0)
@@ -136,6 +138,9 @@ def _held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry, chained
     if geometry.structure.scatter_dim >= 0:
         bins = bin_count(segment, group, geometry.structure.dims, geometry.block)
         total = total + _aligned_size(bins * sizes[segment.outputs[0].tensor])
+    if geometry.structure.part_rows:
+        ring = np.where(np.greater(geometry.loop.stages, 1), geometry.loop.stages, 0) * rows * geometry.block_k[0]
+        total = total + sum(_aligned_size(ring * sizes[read.tensor]) for read in row_reads(segment))
     if geometry.structure.caches_rows:
         for read in cached_reads(segment, (*group.shared, *group.constants)):
             total = total + _aligned_size(rows * geometry.spread.row_cache * sizes[read.tensor])

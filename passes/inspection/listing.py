@@ -114,6 +114,7 @@ def parameters(schedule: Schedule) -> dict[str, object]:
                 "row_vector": segment.row_vector,
             }
             | ({"row_cache": segment.row_cache} if segment.row_cache else {})
+            | ({"cluster": segment.cluster} if segment.cluster > 1 else {})
         )
     whole = {"threads": schedule.threads, "blocks": schedule.blocks, "raster": schedule.raster}
     return {**whole, "segments": segments}

@@ -18,7 +18,6 @@ from ...ir import (
     COPIES,
     INSTRUCTIONS,
     MATRIX_LOADS,
-    PACKED_CONVERSIONS,
     UNPACKED_CONVERSIONS,
     Accumulate,
     AsyncCopy,
@@ -52,7 +51,6 @@ from .matrix_products import select_mma, unroll_factor
 from .vector_accesses import (
     WORD_BYTES,
     round_by_addition,
-    round_within_limits,
     select_addition,
     select_copy,
     select_vector_load,
@@ -137,8 +135,6 @@ class PhaseSelector:
                 found = self._instruction(node, self._load)
             if isinstance(node, Convert):
                 found = self._converted_load(node) or round_by_addition(node, self.context)
-            if isinstance(node, Op) and not PACKED_CONVERSIONS.keys().isdisjoint(self.context.instructions):
-                found = round_within_limits(node)
             if found is node and isinstance(node, Pack):
                 found = _packed_load(node) or node
             self.selected[node] = with_operands(found, self._value)

@@ -79,8 +79,12 @@ def select_vector_store(node: Store, var: Var, context: SelectionContext) -> Vec
 def _packed_value(node: Store, width: int, context: SelectionContext) -> tuple[Value, str]:
     """Return the value of a store of vectors, and the conversion of pairs that it takes."""
     value = node.value
-    if not isinstance(value, Convert) or width * node.dtype.size % WORD_BYTES:
+    if width * node.dtype.size % WORD_BYTES:
         return value, ""
+    if not isinstance(value, Convert):
+        known = next((c for c in context.instructions if PACKED_CONVERSIONS.get(c) == (node.dtype, value.dtype)), "")
+        least = _above_zero(value) if known else None
+        return (value, "") if least is None else (least, known)
     kinds = node.dtype, value.arg.dtype
     conversion = next((c for c in context.instructions if PACKED_CONVERSIONS.get(c) == kinds), "")
     return (round_by_addition(value, context).arg if conversion else value), conversion
@@ -95,14 +99,6 @@ def round_by_addition(node: Convert, context: SelectionContext) -> Convert:
     packs = any(kinds == (node.dtype, node.arg.dtype) for kinds in map(PACKED_CONVERSIONS.get, context.instructions))
     itself = isinstance(node.arg, Op) and node.arg.fn == "round" and node.dtype.element.kind == "signed"
     return evolve(node, arg=_near(node.arg)) if packs and not itself else node
-
-
-def round_within_limits(node: Op) -> Op:
-    """Return a number within small limits, rounded by additions if any."""
-    inner = node.args[0] if node.fn == "min" and _is_small(node.args[1]) else node
-    limited = isinstance(inner, Op) and inner.fn == "max" and inner is not node and _is_small(inner.args[1])
-    found = _near(node) if limited else node
-    return found if isinstance(found, Op) else node
 
 
 def _near(value: Value) -> Value:
@@ -121,6 +117,23 @@ def _is_small(value: Value) -> bool:
     if isinstance(value, Convert):
         return value.arg.dtype.is_int and value.arg.dtype.size == 1
     return isinstance(value, Literal) and abs(value.value) <= MAX_SMALL and float(value.value).is_integer()
+
+
+def _above_zero(value: Value) -> Value | None:
+    """Return a value whose maximum with 0 is the given one, None where none is known.
+
+    min(max(x, 0), 6)  ->  min(x, 6)
+    """
+    if not isinstance(value, Op):
+        return None
+    *others, last = value.args
+    least = last.value if isinstance(last, Literal) else -1.0
+    if value.fn == "max" and least == 0.0:
+        return others[0]
+    if value.fn not in ("min", "select") or not least >= 0.0:
+        return None
+    inner = _above_zero(others[-1])
+    return None if inner is None else evolve(value, args=(*others[:-1], inner, last))
 
 
 def select_addition(node: Store, var: Var, context: SelectionContext) -> Store | None:

@@ -34,7 +34,7 @@ from ..fusion import Order, Programs, Unit, copy_source, permute, unpermute
 
 #: Extra instructions of a factor that lies along its own axes and not along the reduced ones: fragments
 #: of numbers of 2 bytes are transposed as a warp loads them, others are loaded number by number, bytes packed so.
-TRANSPOSED_COSTS, SCALAR_COST = {2: 0.005, 1: 15.0}, 0.1
+TRANSPOSED_COSTS, SCALAR_COST = {2: 0.005, 1: 3.0}, 0.1
 #: Extra instructions for each further run of a factor's own axes: addresses take divisions.
 RUN_COST = 0.05
 #: Bytes of a sector of memory. Elements of a contraction that lie along none of its rows, columns and reduced axes are

@@ -1,10 +1,10 @@
 """Pitches: rows of products' factors that begin at multiples of bytes.
 
 Copies and tensor maps move 16 bytes at once, from multiples of 16 bytes; bulk copies are three times as fast where rows
-begin at multiples of 128. Rows of a tensor between kernels may take more elements than they have, so that every row
+begin at multiples of 32. Rows of a tensor between kernels may take more elements than they have, so that every row
 begins at such a multiple:
 
-    y[m, v] = exp(x[m, v])    with 50,257 columns of halves   ->   row m of y begins at element 50,304 m
+    y[m, v] = exp(x[m, v])    with 50,257 columns of halves   ->   row m of y begins at element 50,272 m
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .accesses import Aliases, dims_of, find_aliases
 from .fixed_layouts import fixed_tensors, root_tensor
 
 #: Multiples of bytes at which rows begin, the greatest first, of those that leave few bytes unused.
-ROW_UNITS = (128, WIDEST_BYTES)
+ROW_UNITS = (32, WIDEST_BYTES)
 #: Fewest such units of a row: unused elements would be a larger part of fewer than 1 %.
 MIN_ROW_UNITS = 100
 

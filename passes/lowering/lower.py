@@ -28,10 +28,16 @@ from .k_loop import split_prologue
 from .layout import BlockLayout, Frame, lay_out
 from .outputs import emit_output, hold_outputs
 from .privatised_scatter import BINS, bins_buffer, emit_privatised_scatter
-from .reductions import cached_reduction, looped_reduction, resident_reduction
+from .reductions import cached_reduction, looped_reduction, resident_reductions
 from .row_cache import cached_trips
 from .segment_state import SegmentState
-from .streaming import lower_chained_contraction, lower_online_softmax, lower_register_chain, lower_tile_chain
+from .streaming import (
+    emit_column_sums,
+    lower_chained_contraction,
+    lower_online_softmax,
+    lower_register_chain,
+    lower_tile_chain,
+)
 
 #: Registers of a thread from which on a compiler has to know the blocks of an SM: it else takes about 168 at most.
 MANY_REGISTERS = 192
@@ -69,6 +75,7 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
         producer=tuple(layout.producer),
         launched=layout.launched,
         teams=layout.teams,
+        cluster=schedule.segments[-1].cluster,
     )
 
 
@@ -131,11 +138,18 @@ def _lower_segment(state: SegmentState) -> None:
         state.layout.buffers[BINS] = bins_buffer(state.frame.segment, state.group, state.frame.schedule.dims)
         emit_privatised_scatter(state)
         return
+    if state.frame.segment.column_sums:
+        emit_column_sums(state, _lower_rows)
+    else:
+        _lower_rows(state)
+
+
+def _lower_rows(state: SegmentState) -> None:
+    """Emit the reductions of rows in order, then the outputs."""
     for number, shared in _group_reductions(state.frame) if state.frame.segment.reductions else ():
         schedule = state.frame.schedule.reductions[number]
         if _is_resident(state.frame, schedule):
-            for reduction in shared:
-                resident_reduction(state, reduction, schedule)
+            resident_reductions(state, shared, schedule)
             continue
         state.flush(f"row{number}")
         prefix = f"{state.frame.prefix}r{number}"
@@ -163,12 +177,12 @@ def _group_reductions(frame: Frame) -> list[tuple[int, list[Reduction]]]:
 
 
 def _is_resident(frame: Frame, schedule: ReductionSchedule) -> bool:
-    """Return whether reduction threads hold a row in one trip. Idle threads rule it out: they still reach the barrier
-    of the combination.
+    """Return whether reduction threads hold a row in one trip of each block. Idle threads rule it out: they still reach
+    the barrier of the combination.
     """
     return (
         not schedule.staging
-        and all(d.trips == 1 for d in schedule.dims)
+        and all(d.trips == frame.schedule.cluster for d in schedule.dims)
         and frame.schedule.reduction_threads > 1
         and not schedule.mma
         and not frame.when

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from attrs import evolve
 
 from ...ir import (
+    COMBINERS,
+    Accumulate,
     Barrier,
     Expr,
     Guard,
@@ -48,13 +50,20 @@ def emit_output(state: SegmentState, output: Output, name: str) -> None:
     if not output.extra:
         lane = Guard(as_index(frame.lane), 0, 1)
         binding = state.bind((), (), ())
-        state.roots.append(_store(state, output, binding, () if lane.always else (lane,)))
+        once = (lane, Guard(frame.rank, 0, 1))
+        state.roots.append(_store(state, output, binding, tuple(guard for guard in once if not guard.always)))
         return
     dim = ReduceDim(output.extra, _row_chunk(state, output.extra))
     local = Var(f"{frame.prefix}w", dim.block_k)
     share, unrolled = row_share(frame, local)
-    if dim.trips == 1:
-        state.roots.append(_store(state, output, state.bind((dim,), (local,), (Index(),)), ()))
+    if output.across:
+        state.roots.append(_add_row(state, output, state.bind((dim,), (local,), (Index(),)), local))
+        state.row += [v for v in unrolled if v not in state.row]
+        state.shares[local] = share
+        return
+    if dim.trips == frame.schedule.cluster:
+        start = frame.rank * dim.block_k
+        state.roots.append(_store(state, output, state.bind((dim,), (local,), (start,)), ()))
         state.row += [v for v in unrolled if v not in state.row]
         state.shares[local] = share
         return
@@ -63,6 +72,25 @@ def emit_output(state: SegmentState, output: Output, name: str) -> None:
         binding = state.bind((dim,), (local,), (part.start,))
         stores = (_store(state, output, binding, (), part.staged),)
         state.items += part.items(state.phase("exit", name, stores, unrolled, state.shares | {local: share}))
+
+
+def column_register(output: Output) -> str:
+    """Return the name of a column sum's registers."""
+    return f"{output.tensor}.column"
+
+
+def _add_row(state: SegmentState, output: Output, binding: AxisBinding, local: Var) -> Accumulate:
+    """Return the accumulation of a tile's rows in column sums.
+
+    Elements beyond the last row, or past its end, are the identity.
+    """
+    dtype, combine = state.group.tensors[output.tensor].dtype, str(output.across)
+    value = value_of(output.body, state.context(binding, {}))
+    if missing := tuple(binding.valid.values()):
+        identity = Literal(COMBINERS[combine].identity(value.dtype), value.dtype)
+        value = Op("select", (Test(missing), value, identity), value.dtype)
+    over = tuple(state.frame.tiles)
+    return Accumulate(column_register(output), (as_index(local),), combine, value, over, dtype)
 
 
 def hold_outputs(state: SegmentState) -> None:

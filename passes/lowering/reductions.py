@@ -31,6 +31,7 @@ from ...ir import (
     as_index,
     delinearise,
     is_tiled,
+    reads,
     streamed_variables,
     walk,
 )
@@ -68,28 +69,42 @@ from .segment_state import SegmentState, row_share
 MIN_BLOCKED_TERMS = 256
 
 
-def resident_reduction(state: SegmentState, reduction: Reduction, schedule: ReductionSchedule) -> None:
+def resident_reductions(state: SegmentState, shared: Sequence[Reduction], schedule: ReductionSchedule) -> None:
     """Reduce a row that reduction threads hold in one trip.
 
-    The reduction may run along the row. Its loads are shared with other row statements of the phase.
+    Loads are shared with other row statements of the phase. Threads combine the values of reductions that do not
+    depend on one another together.
     """
+    ends: dict[str, Root] = {}
+    for reduction in shared:
+        if reduction.along or any(r.tensor in ends for r in reads(reduction.body)):
+            state.roots += ends.values()
+            ends = {}
+        *roots, ends[reduction.name] = _resident_reduction(state, reduction, schedule)
+        state.roots += roots
+    state.roots += ends.values()
+
+
+def _resident_reduction(state: SegmentState, reduction: Reduction, schedule: ReductionSchedule) -> list[Root]:
+    """Return the roots of a reduction of a resident row, or along it, the combination across threads last."""
     (dim,) = schedule.dims
     local = Var(f"{state.frame.prefix}w", dim.block_k)
     share, unrolled = row_share(state.frame, local)
-    binding = state.bind((dim,), (local,), (Index(),))
+    binding = state.bind((dim,), (local,), (state.frame.rank * dim.block_k,))
     begin, each, end = (
         state.initialise(reduction),
         accumulate(state, reduction, binding, (local,), {}, {}),
         state.lane_reduce(reduction),
     )
+    roots: list[Root] = []
     if reduction.along in SORT_ORDERS:
         # The keys of a sort have registers of their own besides the resulting places.
         keys, dtype = f"{reduction.name}.keys", each.value.dtype.accumulator
-        state.roots.append(evolve(begin, name=keys, dtype=dtype))
+        roots.append(evolve(begin, name=keys, dtype=dtype))
         each, end = evolve(each, name=keys, dtype=dtype), evolve(end, keys=keys, extent=dim.extent)
-    state.roots += [begin, each, end]
     state.row += [v for v in unrolled if v not in state.row]
     state.shares[local] = share
+    return [*roots, begin, each, end]
 
 
 def looped_reduction(

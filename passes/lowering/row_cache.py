@@ -46,12 +46,18 @@ from .index_values import value_of
 from .segment_state import SegmentState, row_share
 
 
+def block_trips(schedule: SegmentSchedule, dim: ReduceDim) -> int:
+    """Return the trips of a block over its part of a row."""
+    return -(-dim.trips // schedule.cluster)
+
+
 def cached_trips(schedule: SegmentSchedule, dim: ReduceDim) -> int:
     """Return how many trips over a row read the row cache.
 
     It is 0 where the row takes one trip.
     """
-    return min(dim.trips, schedule.row_cache // dim.block_k) if dim.trips > 1 else 0
+    trips = block_trips(schedule, dim)
+    return min(trips, schedule.row_cache // dim.block_k) if trips > 1 else 0
 
 
 @frozen
@@ -81,18 +87,21 @@ def row_parts(state: SegmentState, bodies: Sequence[Expr], dim: ReduceDim, local
     `local` numbers the elements of a trip. First come the trips of the row cache, with their copies unless an earlier
     statement made them, then the others.
     """
-    kept = cached_trips(state.frame.schedule, dim)
-    parts = [_kept_part(state, bodies, dim, local, Var(f"{name}kept", kept))] if kept else []
-    if dim.trips > kept:
-        step = Var(f"{name}it", dim.trips - kept)
-        parts.append(RowPart(step, (as_index(step) + kept) * dim.block_k, {}))
+    kept, trips = cached_trips(state.frame.schedule, dim), block_trips(state.frame.schedule, dim)
+    first = state.frame.rank * trips
+    parts = [_kept_part(state, bodies, dim, local, Var(f"{name}kept", kept), first)] if kept else []
+    if trips > kept:
+        step = Var(f"{name}it", trips - kept)
+        parts.append(RowPart(step, (first + step + kept) * dim.block_k, {}))
     return parts
 
 
-def _kept_part(state: SegmentState, bodies: Sequence[Expr], dim: ReduceDim, local: Var, step: Var) -> RowPart:
+def _kept_part(
+    state: SegmentState, bodies: Sequence[Expr], dim: ReduceDim, local: Var, step: Var, first: Index
+) -> RowPart:
     known = cached_reads(state.frame.segment, (*state.group.shared, *state.group.constants))
     used = [r for r in known if any(r in reads(body) for body in bodies)]
-    start = as_index(step) * dim.block_k
+    start = (first + step) * dim.block_k
     staged: dict[Expr, Value] = {}
     copies = []
     for read in used:
@@ -104,7 +113,7 @@ def _kept_part(state: SegmentState, bodies: Sequence[Expr], dim: ReduceDim, loca
     if not copies:
         return RowPart(step, start, staged)
     filling = Var(f"{step.name}copy", step.extent)
-    phases = [_copy(state, read, dim, local, as_index(filling)) for read in copies]
+    phases = [_copy(state, read, dim, local, as_index(filling), first) for read in copies]
     asynchronous = any(phase.asynchronous for phase in phases)
     body = (*phases, *((Commit(),) if asynchronous else ()))
     before: tuple[Item, ...] = (Loop(filling, body),) if filling.extent > 1 else body
@@ -125,10 +134,10 @@ def _cache_index(state: SegmentState, trip: Index, local: Var) -> Index:
     return linearise([trip, *map(as_index, (*state.frame.tiles, local))], (prod(extents), *row_major(extents)))
 
 
-def _copy(state: SegmentState, read: Read, dim: ReduceDim, local: Var, trip: Index) -> Phase:
-    """Return the phase that copies a thread's share of a trip."""
+def _copy(state: SegmentState, read: Read, dim: ReduceDim, local: Var, trip: Index, first: Index) -> Phase:
+    """Return the phase that copies a thread's share of a trip, after the `first` one of the block."""
     share, unrolled = row_share(state.frame, local)
-    value = value_of(read, state.context(state.bind((dim,), (local,), (trip * dim.block_k,)), {}))
+    value = value_of(read, state.context(state.bind((dim,), (local,), ((first + trip) * dim.block_k,)), {}))
     buffer = state.row_caches[read]
     store = Store("shared", buffer.name, _cache_index(state, trip, local), value, buffer.dtype)
     asynchronous = state.target.async_copy or not state.target.lockstep

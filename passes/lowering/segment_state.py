@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from attrs import define, evolve, field
 
 from ...ir import (
+    PEERS,
     SORT_ORDERS,
     Accumulate,
     DType,
@@ -169,7 +171,15 @@ class SegmentState:
         self.layout.buffers["lanes"] = max(known, scratch, key=lambda b: b.elements * b.dtype.size)
         vector = self.frame.schedule.row_vector if reduction.along else 1
         shape = self._shape(reduction)
-        return LaneReduce(reduction.name, shape, reduction.combine, dtype, lanes, reduction.along, vector, ranks=ranks)
+        blocks, place = self.frame.schedule.cluster, 0
+        if blocks > 1:
+            peers = self.layout.buffers.get(PEERS, SharedBuffer(PEERS, DType.U64, 0))
+            place = peers.elements
+            self.layout.buffers[PEERS] = evolve(peers, elements=place + blocks * prod(shape))
+        return LaneReduce(
+            reduction.name, shape, reduction.combine, dtype, lanes, reduction.along, vector, ranks=ranks,
+            blocks=blocks, place=place,
+        )  # fmt: skip
 
     def _selected_ranks(self, reduction: Reduction) -> tuple[int, ...]:
         """Return the ranks that a sort selects, none where it orders whole rows."""

@@ -52,6 +52,7 @@ class Features:
     fragments: Count = _plain_count("1 where a warp loads the factors of matrix instructions itself")
     box_products: Count = _plain_count("1 where products fill or read a box in shared memory")
     chained: Count = _plain_count("form of a chain in registers: 1 of warps, 2 of warpgroups, 3 without row operations")
+    tiled: Count = _plain_count("tiles of rows that a block adds to column sums, 0 without these")
     persistent: Count = _plain_count("1 where the blocks of a chain in registers take several tiles in turn")
     in_step: Count = _plain_count("warpgroups of a chain that meet at a barrier in each part")
     by_lanes: Count = _plain_count("1 where reduction threads load the factors of products, each element once")
@@ -95,7 +96,7 @@ class Features:
     scatter: Count = _sum("cycles in which fetches store tiles turned round")
     lines: Count = _sum("memory lines that direct loads and stores of warps touch; none where lanes load one by one")
     boxed: Count = _sum("lines of shared memory that bulk copies bring")
-    straddling: Count = _sum("such lines that begin within a line of memory and end in the next one")
+    straddling: Count = _sum("such lines that begin within a sector of memory")
     shuffles: Count = _sum("words that warps pass between their lanes, an instruction each")
     partial: Count = _sum("bytes of sectors that stores and direct loads of warps touch and do not move")
     # Traffic
@@ -113,6 +114,7 @@ class Features:
     )
     # Waiting
     barriers: Count = _sum("barriers of the block")
+    exchanged: Count = _sum("sums that the blocks of a cluster exchange")
     joined: Count = _sum("doublings of the warps that divide a depth and add up their sums")
     asked: Count = _sum("segments that load from memory after their reductions")
     looped: Count = _sum("such rounds of loops that stage nothing")

@@ -63,7 +63,7 @@ from .memory_access import EvaluationSite, access_vector, evaluation_site, outpu
 from .registers import Registers, chain_registers, register_limit, thread_registers
 from .roofline import group_work, memory_reads, nodes, translations
 from .row_registers import resident_row
-from .work import Totals, add_chain_overhead, add_reduction
+from .work import Totals, add_chain_overhead, add_column_sums, add_reduction
 
 #: Instructions of a thread that rescale a sum to a new running maximum, once for each K block.
 RESCALING_INSTRUCTIONS = 12.0
@@ -90,7 +90,7 @@ def count_features(
     grid = _grid(geometry[-1])
     first = traffic_dim(group.segments[-1], geometry[-1].structure)
     outer, batches = grid[first] if grid else 1, product(n * 1.0 for n in grid[:first])
-    blocks = product(n * 1.0 for n in grid)
+    blocks = product(n * 1.0 for n in grid) * geometry[-1].spread.cluster
     totals.blocks = blocks
     totals.at_once = is_resident_at_once(blocks, totals.threads, target)
     tiles = [staged_tiles(group, *each) for each in zip(group.segments, geometry, strict=True)]
@@ -110,9 +110,10 @@ def count_features(
     again = np.equal(products[-1].loop.tma, PERSISTENT) if products and totals.in_registers else False
     persistent = np.where(again, 1, 0)
     in_step = np.where(alone, 0, totals.threads // (WARPGROUP * LANES))
+    tiled = geometry[-1].tiles if geometry[-1].structure.part_rows else np.int64(0)
     box_products = np.int64(any(part.structure.boxed for part in geometry))
     return Features(grid=blocks, bulk=bulk, fragments=fragments, box_products=box_products, chained=chained,
-                    persistent=persistent, in_step=in_step, by_lanes=sum(lanes, np.int64(0)), outer=outer,
+                    persistent=persistent, tiled=tiled, in_step=in_step, by_lanes=sum(lanes, np.int64(0)), outer=outer,
                     batches=batches, threads=totals.threads,
                     shared=shared_bytes(group, geometry, tiles, layouts), registers=least(registers.expected, limit),
                     needed=registers.needed, held=registers.held, limit=limit, tile=_smallest(tiles),
@@ -210,7 +211,7 @@ def _maximum(values: Iterable[Count]) -> Count:
 
 def _grid(last: Geometry) -> list[Count]:
     """Return the blocks along each dim of the last segment."""
-    taken = [last.tiles if n == last.structure.scatter_dim else 1 for n in range(len(last.block))]
+    taken = [last.tiles if n == last.structure.tiled_dim else 1 for n in range(len(last.block))]
     sizes = zip(last.structure.dims, last.block, taken, strict=True)
     return [ceil_div(prod(a.extent for a in dim), block * turns) for dim, block, turns in sizes]
 
@@ -244,6 +245,12 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
             totals.add("issue", RESCALING_INSTRUCTIONS * rescalings * geometry.threads)
     fetched = dict(totals.sums)
     _add_outputs(totals, segment, result_geometry(totals.group, segment, geometry, totals.target), own)
+    if geometry.structure.clusters:
+        totals.share_rows(segment, geometry, before)
+    if geometry.structure.part_rows:
+        add_column_sums(totals, segment, geometry, before)
+        for output in segment.column_sums:
+            _add_stores(totals, segment, output, output_site(geometry, output.extra), geometry)
     if is_scatter_only(segment):
         totals.combine(segment, geometry)
     loaded = fetched if segment.reductions else totals.sums
@@ -275,7 +282,8 @@ def _add_outputs(totals: Totals, segment: Segment, geometry: Geometry, own: Sequ
         for read in loaded_here:
             totals.load(read, place, geometry, traffic.get(read, 0))
         known.update(dict.fromkeys(nodes(output.body)))
-        _add_stores(totals, segment, output, place, geometry)
+        if not output.across:
+            _add_stores(totals, segment, output, place, geometry)
         first = not geometry.structure.exchanged or output is segment.outputs[0]  # the calibration counts each output
         if output.extra or (first and not segment.reductions):
             totals.add("rounds", place.all_trips * totals.repeat * totals.left)
@@ -315,6 +323,7 @@ def _written_bytes(totals: Totals, output: Output, geometry: Geometry) -> Count:
     """Return the bytes a block writes of an output."""
     sizes = [least(b, prod(a.extent for a in d)) for d, b in zip(geometry.structure.dims, geometry.block, strict=True)]
     row = float(prod(v.extent for v in output.extra))
+    sizes = [1] if output.across else sizes
     return product(sizes) * row * totals.group.tensors[output.tensor].dtype.size
 
 

@@ -8,7 +8,7 @@ meanwhile:
 Resident blocks hide each other's latency, not more: measured times of two blocks on an SM are those of one after the
 other. The producer of a persistent grid hides all latencies but the first; where stages hold whole tiles, each is empty
 while lines of its next K block pass through L2. A copy brings a line of shared memory at once, of 32 to 128 bytes;
-one that lies in two lines of memory, as most do where a pitch is no multiple of 128 bytes, takes three times as long.
+one that begins within a sector, as half of them where a pitch is an odd multiple of 16 bytes, takes five times as long.
 Products and traffic are added, as long products are limited by power. Neighbouring blocks fetch a common tile at about
 the same time: L2 serves both at once.
 

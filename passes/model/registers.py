@@ -28,6 +28,7 @@ from ...ir import (
     reads,
 )
 from ..geometry import (
+    MIN_COPY_BYTES,
     ROW_LANES,
     Count,
     Geometry,
@@ -42,7 +43,7 @@ from ..geometry import (
 from .memory_access import copied_width, copy_cost, held_deep, register_staging_vector, running_axis, steps_evenly
 from .mma_work import MmaWork, mma_work
 from .roofline import node_cost, nodes
-from .row_registers import row_registers
+from .row_registers import column_registers, row_registers
 
 #: Addresses, coordinates, loop counters and temporaries of any kernel.
 BASE_REGISTERS = 26.0
@@ -86,6 +87,9 @@ HELD_DEPTH_SHARE = 0.75
 #: Registers per element of register staging during the multiplication: with 64 sums in 128 registers, 8 of them spilled
 #: 28 bytes, or left no choice, so that 35 of 100 multiply-adds had three operands in one bank; 4 did neither.
 STAGING_ELEMENT_REGISTERS = 3.0
+#: Most single elements of a fetch that a thread holds while it multiplies, and their share beside addresses: 32 of two
+#: fetches and 16 sums spilled 56 to 112 bytes in 64 registers, 45 and 6 sums 104 in 80; 23 and 6 took 72.
+MAX_HELD_ELEMENTS, HELD_ELEMENT_SHARE = 32, 0.5
 #: Warps share a register file by fours: one for each scheduler.
 WARP_ALLOCATION_UNIT = 4
 
@@ -154,6 +158,7 @@ def thread_registers(
             extra = np.maximum(extra, 2.0 * least(ceil_div(tile.count, geometry.threads), MAX_COMPUTED_ELEMENTS))
     for tile in tiles:
         extra = extra + _staging_registers(tile, geometry) + _stride_registers(tile, geometry, tensors)
+    extra = extra + column_registers(segment, geometry)
     needed = BASE_REGISTERS + held + row_registers(segment, geometry) + fragments + vectors + extra
     return Registers(instances, needed, needed + fragments)
 
@@ -204,7 +209,8 @@ def _atom_registers(
     # Where fragments are loaded ahead, copies are issued between products; else while no fragments are held.
     places = least(sum((_address_registers(tile, geometry, tensors) for tile in tiles), 0.0), MAX_COPY_ADDRESSES)
     beside = np.where(geometry.loop.prefetch, 1.0, HELD_ADDRESS_SHARE) * places
-    needed = BASE_REGISTERS + held + fragments + 2.0 * len(tiles) + beside
+    elements = sum((_element_registers(tile, geometry, tensors) for tile in tiles), 0.0)
+    needed = BASE_REGISTERS + held + fragments + 2.0 * len(tiles) + beside + elements
     if work.mma.reads_shared:
         spent = 0.0 + sum(node_cost(node).issue for output in segment.outputs for node in nodes(output.body))
         read = {r.tensor for o in segment.outputs for r in reads(o.body)} - {r.name for r in segment.reductions}
@@ -229,6 +235,16 @@ def _passing_registers(work: MmaWork, tiles: Sequence[StagedTile], geometry: Geo
         elements = tile.count / geometry.threads
         found = found + (elements * work.parts if tile.held else np.where(geometry.loop.tma, 0.0, elements))
     return found
+
+
+def _element_registers(tile: StagedTile, geometry: Geometry, tensors: Mapping[str, TensorType]) -> Count:
+    """Return the registers of single elements that threads hold while they multiply."""
+    main = main_read(tile.expr)
+    if tile.size >= MIN_COPY_BYTES or copied_width(main, tensors[main.tensor].steps, geometry, WORD // tile.size) > 1:
+        return 0.0
+    elements = tile.count / geometry.threads
+    moved = np.greater(geometry.loop.stages, 1) & np.less_equal(elements, MAX_HELD_ELEMENTS)
+    return np.where(moved & np.equal(geometry.loop.tma, 0), HELD_ELEMENT_SHARE * elements, 0.0)
 
 
 def _address_registers(tile: StagedTile, geometry: Geometry, tensors: Mapping[str, TensorType]) -> Count:

@@ -74,7 +74,7 @@ def group_work(group: FusedGroup) -> tuple[float, float]:
             for output in outputs:
                 if output.tensor not in group.shared:
                     kind, count = group.tensors[output.tensor], float(product(cover.sizes))
-                    written = (min(count, kind.size) if output.into else count) * kind.dtype.size
+                    written = (min(count, kind.size) if output.into or output.across else count) * kind.dtype.size
                     touched[output.tensor] = touched.get(output.tensor, 0.0) + written
     return flops, sum(touched.values())
 

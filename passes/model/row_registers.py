@@ -31,7 +31,7 @@ from ..geometry import (
 
 
 def resident_row(geometry: Geometry) -> Count:
-    """Return whether reduction threads hold whole rows.
+    """Return whether reduction threads, of a cluster too, hold whole rows.
 
     Then every reduction takes one trip, and all statements of the row share its loads.
     """
@@ -41,7 +41,7 @@ def resident_row(geometry: Geometry) -> Count:
         return np.greater(geometry.reduction_threads, 1)  # of streamed rows, one part
     single: Count = np.greater(geometry.reduction_threads, 1)
     for trips in geometry.trips:
-        single = np.logical_and(single, np.equal(trips, 1))
+        single = np.logical_and(single, np.equal(trips, geometry.spread.cluster))
     return single
 
 
@@ -95,3 +95,11 @@ def row_registers(segment: Segment, geometry: Geometry) -> Count:
     rescaled = any(running_maximum(r, parts[:n]) and shareable_loops(segment)[n] for n, r in enumerate(parts))
     held = np.where(resident_row(geometry), rows, float(rescaled))
     return longest * product(geometry.thread) * held
+
+
+def column_registers(segment: Segment, geometry: Geometry) -> Count:
+    """Return the registers of column sums and a tile's terms."""
+    if not segment.column_sums:
+        return 0.0
+    row = ceil_div(geometry.block_k[0], geometry.reduction_threads) * 1.0
+    return row * (len(segment.column_sums) + product(geometry.thread))

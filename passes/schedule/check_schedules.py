@@ -6,7 +6,7 @@ A check yields a message for every violation. Later stages of checks take the ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
 from math import prod
@@ -37,6 +37,7 @@ from ..geometry import (
     is_scatter_only,
     mma_faults,
     mma_operands,
+    part_rows,
     promotion_depth,
     reads_shared_matrices,
     shared_matrix_faults,
@@ -232,6 +233,11 @@ def check_privatised_scatter(case: Scheduled) -> Iterator[str]:
     """
     for segment, schedule in case.segments:
         turned = [d for d in schedule.dims if d.tiles != 1]
+        if segment.column_sums:
+            rows = part_rows(segment, case.group)
+            if len(schedule.dims) != 1 or schedule.dims[0].threads > 1 or rows != _rows_taken(schedule.dims):
+                yield f"a block adds up {_rows_taken(schedule.dims)} rows, not the {rows} of a part, or by many threads"
+            continue
         if any(d.tiles < 1 for d in turned) or len(turned) > 1 or (turned and not schedule.privatised):
             yield f"tiles {[d.tiles for d in schedule.dims]} of a block, privatised: {schedule.privatised}"
         if not schedule.privatised:
@@ -309,6 +315,10 @@ def check_schedule(group: FusedGroup, schedule: Schedule, target: Target) -> lis
     )
     found = ([*chain.from_iterable(stage())] for stage in stages)
     return next(filter(None, found), [])
+
+
+def _rows_taken(dims: Sequence[TileDim]) -> int:
+    return prod(dim.block * dim.tiles for dim in dims)
 
 
 def _name(dim: TileDim) -> str:

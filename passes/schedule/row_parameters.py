@@ -14,6 +14,7 @@ from ..geometry import (
     ScheduleParameter,
     SegmentTemplate,
     can_stream_rows,
+    ceil_div,
     is_register_chain,
     next_power,
     powers,
@@ -22,6 +23,12 @@ from .rules import Finding, ScheduleSizes, axes_text
 
 #: Elements of a streamed part of a row, or of an axis that is summed over.
 STREAMED_PART_LENGTHS = (32, 64, 128, 256)
+
+
+#: Most elements of a row that a thread of a cluster holds: with 128, a softmax took 1.2 times as long as with 64.
+MAX_HELD_ELEMENTS = 64
+#: Bytes of the values that lanes exchange by shuffles.
+SHUFFLED_BYTES = (4, 8)
 
 
 def lane_parameter(structure: SegmentTemplate, prefix: str, target: Target, widest: int) -> ScheduleParameter:
@@ -66,6 +73,40 @@ def check_rows_whole(sizes: ScheduleSizes) -> Iterator[Finding]:
         for k in part.structure.whole:
             held = np.equal(part.trips[k], 1) & np.greater(part.reduction_threads, 1) & (not part.structure.stages_any)
             yield np.logical_not(held), "loop {}: lanes do not hold its whole row", axes_text(part.structure.loops[k])
+
+
+def check_clusters(sizes: ScheduleSizes) -> Iterator[Finding]:
+    """All threads of a cluster hold a part of its rows."""
+    for segment, part in zip(sizes.group.segments, sizes.parts, strict=True):
+        cluster, threads = part.spread.cluster, part.threads
+        several = np.greater(cluster, 1)
+        many = np.greater(cluster, sizes.target.cluster_blocks) | np.less(cluster, 1)
+        yield many, "{} blocks of a cluster, at most {}", cluster, sizes.target.cluster_blocks
+        for chunk, trips in zip(part.block_k, part.trips, strict=True):
+            own = ceil_div(trips, cluster)
+            held = np.equal(own, 1) | np.greater_equal(part.spread.row_cache, own * chunk)
+            unheld = np.less(trips, cluster) | np.logical_not(held)
+            yield several & unheld, "{} blocks do not hold the {} trips over a row", cluster, trips
+        idle = np.not_equal(part.reduction_threads, threads) | np.less_equal(threads, 1)
+        yield several & idle, "{} of {} threads share a row of a cluster", part.reduction_threads, threads
+        whole = min(sizes.target.warp_size, sizes.target.MAX_thread)
+        yield several & np.not_equal(threads % whole, 0), "{} threads of a cluster's block are no whole warps", threads
+        for chunk in part.block_k:
+            held = chunk / np.maximum(1, threads)
+            yield several & (held > MAX_HELD_ELEMENTS), "{} elements of a cluster's row in a thread", held
+        narrow = any(sizes.group.tensors[r.name].dtype.size not in SHUFFLED_BYTES for r in segment.reductions)
+        yield several & narrow, "values of a cluster are narrower than a word"
+
+
+def check_ring_short(sizes: ScheduleSizes) -> Iterator[Finding]:
+    """A ring of rows has at most a stage for each tile."""
+    for part in (p for p in sizes.parts if p.structure.part_rows):
+        yield (
+            np.greater(part.loop.stages, np.maximum(part.tiles, 1)),
+            "{} stages of {} tiles",
+            part.loop.stages,
+            part.tiles,
+        )
 
 
 def check_rows_passed_on(sizes: ScheduleSizes) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from ..geometry import (
     ScheduleParameter,
     SegmentTemplate,
     axis_classes,
+    powers,
     reads_shared_matrices,
 )
 from .box_products import box_mma_parameters, check_boxes_filled
@@ -20,7 +21,9 @@ from .bulk_copy_parameters import check_bulk_copies_fit
 from .mma_parameters import mma_parameters, warpgroup_parameters
 from .register_chains import check_chain_held
 from .row_parameters import (
+    check_clusters,
     check_parts_whole,
+    check_ring_short,
     check_rows_kept,
     check_rows_passed_on,
     check_rows_whole,
@@ -80,7 +83,11 @@ def segment_parameters(
         yield part_parameter(structure, prefix, coarse)
     if structure.reduction_threads:
         yield lane_parameter(structure, prefix, target, widest)
-    if structure.caches_rows:
+    if structure.part_rows:
+        yield ScheduleParameter.of(f"{prefix}stages", (1, 2, 3, 4, 6, 8))
+    if structure.clusters:
+        yield ScheduleParameter.of(f"{prefix}cluster", powers(2, target.cluster_blocks))
+    if structure.caches_rows and not structure.clusters:
         yield row_cache_parameter(prefix, coarse)
     if structure.patch and target.lockstep and (not structure.shared or len(structure.dims) > len(structure.patch)):
         yield ScheduleParameter.of(f"{prefix}warp", (0, 8) if coarse else (0, 4, 8, 16))
@@ -170,6 +177,8 @@ SIZE_RULES: tuple[Rule, ...] = (
     check_bulk_copies_fit,
     check_rows_kept,
     check_rows_whole,
+    check_clusters,
+    check_ring_short,
     check_rows_passed_on,
     check_parts_whole,
     check_chain_held,

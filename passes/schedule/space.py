@@ -43,6 +43,7 @@ from ..geometry import (
     is_register_chain,
     is_scatter_only,
     multiplies_one_row,
+    part_rows,
     scatter_tile_dim,
     whole_dims,
     whole_loops,
@@ -52,6 +53,7 @@ from ..model import group_work
 from .box_products import box_mma_templates, window_parameters
 from .mma_templates import mma_templates
 from .register_chains import chain_parameters, chain_templates
+from .row_parameters import SHUFFLED_BYTES
 from .schedule_parameters import fit_parameters, launch_parameters, segment_parameters, thin_parameters
 from .staging_parameters import stageable_operands
 
@@ -132,13 +134,21 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
         whole = () if written else whole_loops(segment, reduces)
         streams = bool(written) and can_stream_rows(group)
         caches_rows = not whole and not written and _may_cache_rows(group, segment, loops, target)
-        template = SegmentTemplate(dims, loops, reduces, none, reduction_threads=True, shared=written, whole=whole)
-        return [evolve(template, caches_rows=caches_rows, streams=streams)]
+        rows = part_rows(segment, group)
+        if segment.column_sums and not rows:
+            return []
+        template = SegmentTemplate(
+            dims, loops, reduces, none, reduction_threads=True, shared=written, whole=whole, part_rows=rows
+        )
+        found = [evolve(template, caches_rows=caches_rows, streams=streams)]
+        if not whole and not written and _may_share_rows(group, segment, loops, target):
+            found.append(evolve(template, clusters=True, caches_rows=caches_rows))
+        return found
     found = _reduction_templates(group, segment, written, reads_shared, separate, target)
     if position and (axis := required_streamed_axis(group)) is not None:
         found = [with_streamed_input(template, group, axis) for template in found]
-    if written or reads_shared:
-        return [*found, *box_mma_templates(group, position, target)]
+    if written or reads_shared:  # no others are worth a comparison with matrix instructions
+        return [*box_mma_templates(group, position, target)] or found
     return [*found, *mma_templates(group, segment, target)]
 
 
@@ -195,6 +205,13 @@ def _may_cache_rows(group: FusedGroup, segment: Segment, loops: Sequence[tuple[V
     """Return whether shared memory may cache shared rows: where a block's threads would hold too much."""
     long = len(loops) == 1 and prod(a.extent for a in loops[0]) > HELD_IN_REGISTERS * target.MAX_thread
     return target.lockstep and long and bool(cached_reads(segment, (*group.shared, *group.constants)))
+
+
+def _may_share_rows(group: FusedGroup, segment: Segment, loops: Sequence[tuple[Var, ...]], target: Target) -> bool:
+    """Return whether blocks of a cluster may share rows: long ones, which the outputs read again."""
+    long = len(loops) == 1 and prod(a.extent for a in loops[0]) > HELD_IN_REGISTERS * target.MAX_thread
+    words = all(group.tensors[r.name].dtype.size in SHUFFLED_BYTES for r in segment.reductions)
+    return target.cluster_blocks > 1 and long and words and any(o.extra for o in segment.outputs)
 
 
 def _flat_dims(segment: Segment) -> tuple[tuple[Var, ...], ...]:

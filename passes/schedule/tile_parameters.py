@@ -15,6 +15,8 @@ from .rules import Finding, ScheduleSizes, axes_text
 MAX_WINDOW_RUN = 14
 #: Most tiles per block in a privatised scatter.
 MAX_TILES_PER_BLOCK = 256
+#: Most rows that a thread adds to its column sums at once.
+MAX_ROWS_AT_ONCE = 4
 #: Longest odd axis of a product that one thread may compute whole.
 MAX_WHOLE_AXIS = 7
 #: Most threads along an owned axis of an exchange.
@@ -46,10 +48,14 @@ def tile_parameters(
             yield ScheduleParameter((f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"),
                                     _exchange_tiles(d, extent, structure, target))  # fmt: skip
             continue
-        counts = (1,) if structure.shared else _thread_counts(extent, len(structure.dims), structure, target, coarse)
-        if windows and not structure.shared:
+        alone = structure.shared or structure.part_rows or structure.clusters
+        counts = (1,) if alone else _thread_counts(extent, len(structure.dims), structure, target, coarse)
+        if windows and not alone:
             counts = tuple(sorted({*counts, *_odd_counts(extent, target)}))
         tiles = _thread_tiles(extent, structure, matrix, target, coarse, finer)
+        if structure.part_rows or structure.clusters:
+            most = min(structure.part_rows, MAX_ROWS_AT_ONCE) if structure.part_rows else 1
+            tiles = tuple(e for e in tiles if e <= most)
         vectors = _vectors(d, structure, segment, widest, coarse) if extent > 1 else (1,)
         triples = [
             (t, e, v) for t in counts for e in tiles for v in vectors if e % v == 0 and t * e <= next_power(extent)

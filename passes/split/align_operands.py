@@ -1,7 +1,7 @@
 """Aligned copies of the factors of a contraction.
 
 Bulk copies need rows that begin at multiples of 16 bytes, and take three times as long where these are no multiples of
-a line of memory. Other factors of a large contraction may be copied first, with zeros at the end of each row:
+a sector of memory. Other factors of a large contraction may be copied first, with zeros at the end of each row:
 
     acc[m, n] = sum_{k < 511} a[m, k] * b[k, n]    with 1,021 columns
       ->   u[m, k] = a[m, k] if k < 511 else 0;   v[k, n] = b[k, n] if n < 1021 else 0
@@ -41,8 +41,8 @@ from .split_reduction import free_tensor, group_part, may_be_divided
 
 #: Fewest multiply-adds of a contraction, and elements of its reduced axis, that copies may pay for.
 MIN_PRODUCTS, MIN_DEPTH = 1 << 26, 32
-#: Bytes of a line of memory, and fewest lines of rows that are padded to whole lines.
-LINE_BYTES, MIN_LINES = 128, 8
+#: Bytes of a sector of memory, and fewest sectors of rows that are padded to whole sectors.
+SECTOR_BYTES, MIN_SECTORS = 32, 32
 
 
 def may_be_aligned(group: FusedGroup, target: Target) -> bool:
@@ -145,7 +145,7 @@ def _is_aligned(factor: Read, group: FusedGroup) -> bool:
 def row_pitch(row: int, size: int) -> int:
     """Return the elements from a row to the next.
 
-    They are whole lines of memory, and whole units of copies in a short row.
+    They are whole sectors of memory, and whole units of copies in a short row.
     """
-    whole = (LINE_BYTES if row * size >= MIN_LINES * LINE_BYTES else WIDEST_BYTES) // size
+    whole = (SECTOR_BYTES if row * size >= MIN_SECTORS * SECTOR_BYTES else WIDEST_BYTES) // size
     return -(-row // whole) * whole

@@ -12,6 +12,7 @@ from ...ops.language import unused_name
 from ..fusion import Group, GroupEvaluator, Views, canonical_names, form_key
 from .align_operands import align_operands, may_be_aligned
 from .split_chain import chain_candidates, split_chain
+from .split_columns import column_candidates, split_columns
 from .split_reduction import candidates, split_reduction
 
 
@@ -30,6 +31,8 @@ WHOLE = Division()
 
 #: Largest ratio of a group's modelled seconds, the best of a few points, to those of a search.
 MAX_SAMPLE_RATIO = 2.0
+#: Largest share of a group's searched seconds that its divisions may take by the cost model alone.
+MAX_SEARCHED_SHARE = 0.9
 #: How many times longer than the best by the model a group may take and still be worth a measurement: the model takes
 #: the best of a few points, which may be so much slower than a search's.
 MAX_CONTENDER_RATIO = 1.5
@@ -114,7 +117,7 @@ class Splitting:
         near = MAX_SAMPLE_RATIO * min(seconds.values())
         found = {division: searched(divide(group, division)) for division, each in seconds.items() if each <= near}
         best = min(found, key=lambda division: found[division], default=WHOLE)
-        return best if found.get(best, inf) < self.worth * found.get(WHOLE, inf) else WHOLE
+        return best if found.get(best, inf) < MAX_SEARCHED_SHARE * found.get(WHOLE, inf) else WHOLE
 
     def kernels(self, group: FusedGroup) -> tuple[FusedGroup, ...]:
         """Return the fastest kernels of a group: whole or divided."""
@@ -170,12 +173,12 @@ class Splitting:
 
 def _part_counts(group: FusedGroup, target: Target) -> tuple[int, ...]:
     """Return the numbers of parts of a group's reduction, or of a chain's columns, to compare."""
-    return candidates(group, target) or chain_candidates(group, target)
+    return candidates(group, target) or chain_candidates(group, target) or column_candidates(group, target)
 
 
 def _in_parts(group: FusedGroup, parts: int) -> tuple[FusedGroup, FusedGroup] | None:
     """Return the two groups of a reduction, or a chain's columns, in parts; None where that is impossible."""
-    return split_reduction(group, parts) or split_chain(group, parts)
+    return split_reduction(group, parts) or split_chain(group, parts) or split_columns(group, parts)
 
 
 def _sum(groups: Iterable[FusedGroup], evaluator: GroupEvaluator) -> float:
@@ -216,7 +219,8 @@ def split_groups(
             continue
         tensors, (*before, last) = dict(group.tensors), forms
         kind = "parts" if before[0].segments[-1].reductions else "copies"
-        workspaces = {t: form.tensors[t] for form in before for t in form.outputs}
+        own = group.form.outputs
+        workspaces = {t: form.tensors[t] for form in before for t in form.outputs if t not in own}
         for number, workspace in enumerate(workspaces):
             name = f"{kind} of {group.outputs[0]}" + (f", {number}" if number else "")
             # Several groups may write pieces of one tensor: each has a workspace of its own, as they may run together.

@@ -114,6 +114,42 @@ def test_training_steps_equal_those_of_pytorch(model: Any, expected: set[str]) -
         assert torch.allclose(value, wanted[name], rtol=1e-4, atol=1e-5), name
 
 
+def losses(call: Any, module: Any, seed: int, noise: float = 0.0) -> Any:
+    """Return the losses of 20 steps under autocast, from parameters with noise."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for value in module.parameters():
+            value.copy_(torch.randn(value.shape) * 0.2 if value.dim() > 1 else torch.rand(value.shape) + 0.5)
+    torch.manual_seed(seed + 10)
+    x, target = batch("Transformer")
+    with torch.no_grad():
+        for value in module.parameters():
+            value.mul_(1 + noise * torch.randn(value.shape))
+    optimiser, found = torch.optim.AdamW(module.parameters(), 1e-2), []
+    for _ in range(20):
+        optimiser.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = call(x, target)
+        loss.backward()
+        optimiser.step()
+        found.append(loss.detach())
+    return torch.stack(found)
+
+
+@needs_opencl
+def test_losses_under_autocast_are_those_of_pytorch() -> None:
+    """They differ by no more than those of parameters with noise."""
+    torch._dynamo.reset()
+    module = Transformer()
+    compiled = torch.compile(module, backend=Recorder("opencl"))
+    for seed in range(3):
+        expected, moved, found = (
+            losses(call, module, seed, noise) for call, noise in ((module, 0.0), (module, 2e-3), (compiled, 0.0))
+        )
+        assert expected[-1] < expected[0] / 2
+        assert (found - expected).abs().max() <= 2 * (moved - expected).abs().max() + 2e-3
+
+
 def image() -> Any:
     return torch.randn(2, 4, 6, 6)
 

@@ -103,7 +103,7 @@ def test_sums_are_of_bytes_in_integers() -> None:
 def test_divisors_are_parts_of_constants() -> None:
     found = texts(rewrite_bytes(convolutions()))
     assert found.count(" / ") == 1  # that of the input
-    assert found.count("min(") == 1 and "index(0)" not in found  # that of the output, which is widened again
+    assert "min(" not in found and "index(0)" not in found
 
 
 @pytest.mark.parametrize(("to", "kind"), [("f8e4m3", DType.F32), ("f8e5m2", DType.F32), ("u8", DType.I32)])

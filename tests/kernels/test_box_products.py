@@ -12,10 +12,11 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.ir import FusedGroup, Schedule, parse_ir
-from cuts.passes.lowering import check_barriers, lower
-from cuts.passes.schedule import check_schedule, make_space, to_schedule
+from cuts.passes.lowering import check_barriers, extract, lower
+from cuts.passes.schedule import check_schedule, choose, make_space, to_schedule
+from cuts.tests.emission import emit
 
-from ..needs import needs_opencl
+from ..needs import needs_cuda, needs_opencl
 from .test_points import _device, check
 
 H200 = find_target("cuda:h200")
@@ -124,3 +125,20 @@ def test_products_beside_boxes_are_right(kind: str, form: str, step: int) -> Non
     for schedule in points(made, 1):
         assert check_barriers(lower(made, schedule, {}, SMALL_TARGET)) == ()
         check(_device("opencl"), SMALL_TARGET, made, schedule)
+
+
+@needs_cuda
+@pytest.mark.parametrize("kind", [*TYPES])
+@pytest.mark.parametrize(("form", "step"), [("expanded", 1), ("expanded", 2), ("windows", 1), ("projected", 2)])
+def test_chosen_products_are_right_on_cuda(kind: str, form: str, step: int) -> None:
+    made = group(kind, form, step)
+    check(_device("cuda"), H200, made, choose(made, H200)[0].schedule)
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_packed_halves_begin_at_zero(kind: str) -> None:
+    """Conversions of two halves set negative ones to 0."""
+    made = group(kind, "expanded")
+    source = emit(extract(lower(made, choose(made, H200)[0].schedule, {}, H200)), "cuda").source
+    body = source[source.index("__global__") :]
+    assert f"cuts_{kind}_from_zero_x2(" in body and "cuts_min_f32(" in body and "cuts_max_f32(" not in body

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
-from cuts.ir import DType, Loop, MmaAccumulate, Phase
+from cuts.ir import DType, Loop, MmaAccumulate, Phase, Schedule
 from cuts.passes.lowering import extract, lower
 from cuts.passes.lowering.races import check_barriers
 from cuts.tests.emission import emit
@@ -41,6 +41,15 @@ def test_products_in_place_come_before_single_elements() -> None:
     assert names == ["s0r0", "s0r0fetch0", "s0r0fetch1", "s0r0fetch0_store", "s0r0fetch1_store"]
     source = emit(extract(kernel), "cuda").source
     assert "cuts_from_f16(p0" not in source and "cuts_from_f16(p1" not in source, "registers hold bits"
+
+
+def test_single_buffers_hold_bits() -> None:
+    group = product(DType.F16, "", (1, 21, 19, 67), (False, False))
+    (segment,) = ahead_schedule(group, "f16", (2, 4), (1, 2), 2, 1).segments
+    (loop,) = segment.reductions
+    schedule = Schedule((evolve(segment, reductions=(evolve(loop, stages=1, prefetch=0),)),))
+    source = emit(extract(lower(group, schedule, {}, GPU)), "cuda").source
+    assert "cuts_from_f16(p0" not in source and "cuts_from_f16(p1" not in source
 
 
 def _multiplies(phase: Phase) -> bool:

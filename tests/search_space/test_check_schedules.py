@@ -24,6 +24,7 @@ from cuts.passes.schedule.selection.choose import choose
 from cuts.tests.kernels.test_attention_chains import attention, group_of
 from cuts.tests.kernels.test_box_products import group as box_group
 from cuts.tests.kernels.test_bulk_copies import with_tma
+from cuts.tests.kernels.test_column_sums import norm_gradient, parts_of
 from cuts.tests.kernels.test_tile_chains import gradient as attention_gradient
 from cuts.tests.kernels.test_tile_chains import groups_of, points_of
 from cuts.tests.kernels.test_warpgroup_products import halves, point
@@ -32,6 +33,7 @@ from .groups import matmul, two_matmuls
 
 TARGET = find_target("cuda:h200")
 GROUP = matmul(256, 256, 256)
+COLUMN_SUMS, _ = parts_of(norm_gradient(DType.F32, (16,), 64), 4)
 ROWS, COLUMNS = GROUP.segments[0].axes
 (K,) = GROUP.segments[0].reductions[0].reduce
 RIGHT = Schedule(
@@ -57,6 +59,13 @@ def loop(**changes: object) -> Schedule:
 def dims(*tiles: tuple[int, int, int]) -> Schedule:
     """The schedule with other tiles."""
     return segment(dims=tuple(TileDim((a,), *tile) for a, tile in zip((ROWS, COLUMNS), tiles, strict=True)))
+
+
+def long_ring() -> Schedule:
+    """A ring of more stages than a block has tiles."""
+    (axis,), row = COLUMN_SUMS.segments[0].axes, COLUMN_SUMS.segments[0].reductions[0].reduce
+    rows = ReductionSchedule((ReduceDim(row, 64),), stages=3)
+    return Schedule((SegmentSchedule((TileDim((axis,), 2, 2, 1, 2),), (rows, rows), 32, 2),))
 
 
 def one_element() -> SegmentSchedule:
@@ -194,6 +203,8 @@ BROKEN_SIZES: dict[str, tuple[Callable[[], Schedule], str]] = {
         "24 elements of rows are cached, not whole ones of 16 trips of 16",
     ),
     "check_rows_whole": (lambda: RIGHT, "lanes do not hold its whole row"),
+    "check_clusters": (lambda: segment(cluster=2), "1 of 64 threads share a row of a cluster"),
+    "check_ring_short": (long_ring, "3 stages of 2 tiles"),
     "check_rows_passed_on": (lambda: RIGHT, "rows are passed on by 64 of 64 threads"),
     "check_parts_whole": (lambda: streamed_schedule(128), "parts of 64 elements are no whole chunks of [128]"),
     "check_chain_held": (uneven_chain, "elements, one K block each"),
@@ -220,6 +231,7 @@ GROUPS = {
     "check_shared_axes": TWO_PRODUCTS,
     "check_boxes_fit": TWO_PRODUCTS,
     "check_rows_whole": ALONG_GROUP,
+    "check_ring_short": COLUMN_SUMS,
     "check_rows_passed_on": PASSED_GROUP,
     "check_parts_whole": TWO_PRODUCTS,
     "check_chain_held": CHAIN,

@@ -84,6 +84,16 @@ def test_narrow_lines_take_as_long_as_wide_ones() -> None:
     assert float(narrow.boxed) == 2 * (128 + 3 * 64)
 
 
+@pytest.mark.parametrize(("size", "measured"), [(1000, 9.6), (1024, 5.8), (2000, 26.8)])
+def test_lines_that_begin_within_sectors_take_longer(size: int, measured: float) -> None:
+    groups, columns = (2, 64) if size < 2000 else (2, 256)
+    group = product_group(FORMATS["bf16"], (1, size, size, size), DType.F16)
+    schedule = with_tma(point(group, (True, False), groups=groups, columns=columns, vector=8, stages=4), 2)
+    features = features_of(group, schedule, H200)
+    assert float(features.straddling) == (float(features.boxed) / 2 if size == 1000 else 0.0)
+    assert seconds(group, schedule) * 1e6 == pytest.approx(measured, rel=0.2)
+
+
 def test_only_persistent_grids_have_stages_for_further_tiles() -> None:
     group, _ = gradient_point(64, 4)
     space = make_space(group, H200)

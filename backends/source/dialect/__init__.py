@@ -1,7 +1,7 @@
 """Dialects of C: types, helpers and texts of instructions."""
 
 from .arithmetic import unsigned_of
-from .bulk_text import MBARRIER_FENCE, REGISTER_LIMIT
+from .bulk_text import CLUSTER_BARRIER, CLUSTER_BEGIN, CLUSTER_WAIT, MBARRIER_FENCE, REGISTER_LIMIT
 from .dialect import Dialect
 from .dialects import DIALECTS
 from .mma_text import operand_words

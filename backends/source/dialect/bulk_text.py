@@ -1,4 +1,4 @@
-"""Text of tensor maps, mbarriers and bulk copies in CUDA C++.
+"""Text of tensor maps, mbarriers, bulk copies and clusters in CUDA C++.
 
 OpenCL C has none of them: there all threads copy a box element by element, and meet where they would wait.
 """
@@ -11,6 +11,8 @@ from ....ir import CORNER_BITS, MAX_MAP_DIMS
 
 #: Type of a tensor map's parameter, and the words that it has.
 MAP_TYPE, MAP_WORDS = "cuts_map", 16
+#: Helpers that a kernel of clusters calls first, before its first store to another block, and around exchanges.
+CLUSTER_BEGIN, CLUSTER_WAIT, CLUSTER_BARRIER = "cuts_cluster_begin", "cuts_cluster_wait", "cuts_cluster_barrier"
 #: Rounds after which a wait ends the kernel, in builds with `BOUNDED_WAITS`.
 _BOUNDED_ROUNDS = 1 << 22
 
@@ -81,3 +83,19 @@ def bulk_helpers(qualifier: str) -> Iterator[tuple[str, str]]:
 MBARRIER_FENCE = 'asm volatile("fence.mbarrier_init.release.cluster; fence.proxy.async.shared::cta;" ::: "memory");'
 #: Statement by which a warpgroup gives registers back, or takes further ones.
 REGISTER_LIMIT = 'asm volatile("setmaxnreg.{way}.sync.aligned.u32 {count};");'
+
+
+def cluster_helpers(qualifier: str) -> Iterator[tuple[str, str]]:
+    """Yield the helpers of CUDA C++ by name."""
+    arrive, wait = "barrier.cluster.arrive.release.aligned;", "barrier.cluster.wait.acquire.aligned;"
+    for name, text in ((CLUSTER_BEGIN, arrive), (CLUSTER_WAIT, wait), (CLUSTER_BARRIER, f"{arrive} {wait}")):
+        yield name, f'{qualifier} void {name}() {{ asm volatile("{text}" ::: "memory"); }}'
+    for nbytes, kind, constraint in ((4, "unsigned", "r"), (8, "unsigned long long", "l")):
+        yield (
+            f"cuts_to_peer{nbytes}",
+            f"template <typename T> {qualifier} void cuts_to_peer{nbytes}(T* d, T v, int block) {{\n"
+            f"  const {kind} w = *reinterpret_cast<const {kind}*>(&v);\n"
+            '  asm volatile("{ .reg .u32 a; mapa.shared::cluster.u32 a, %0, %1; '
+            f'st.shared::cluster.b{8 * nbytes} [a], %2; }}" :: "r"((unsigned)__cvta_generic_to_shared(d)), "r"(block), '
+            f'"{constraint}"(w) : "memory");\n}}',
+        )

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ....ir import PACKED_CONVERSIONS, DType
+from ....ir import PACKED_CONVERSIONS, UNPACKED_CONVERSIONS, DType
 
 
 def _is_signed(dtype: DType) -> bool:
@@ -27,7 +27,7 @@ def packed_conversions(qualifier: str) -> Mapping[str, str]:
     The first one is in the low bits.
     """
     found: dict[str, str] = {}
-    for name, (dtype, _) in PACKED_CONVERSIONS.items():
+    for name, (dtype, _) in ((n, kinds) for n, kinds in PACKED_CONVERSIONS.items() if not kinds[0].is_float):
         a, b, c, d = (_integer_text(dtype, v) for v in "abcd")
         head = f"{qualifier} unsigned cuts_{name}(float a, float b, float c, float d)"
         packs = f"{_pack(dtype, d, c, '0')} {_pack(dtype, b, a, 'r')}"
@@ -62,7 +62,14 @@ def _base(dtype: DType) -> str:
     return f"{float((1 << 23) + 128 * _is_signed(dtype))}f"
 
 
-def byte_as_float(dtype: DType, word: str, place: int = 0) -> str:
-    """Return the byte at a place of a word as f32."""
-    bits = f"{word} ^ 0x80808080u" if _is_signed(dtype) else word
-    return f"(__uint_as_float(__byte_perm({bits}, 0x4b000000u, {0x7440 + place:#x})) - {_base(dtype)})"
+def _unpacking_text(dtype: DType) -> str:
+    """Return the template of the byte at a {place} of the word {x}.{c} as f32."""
+    bits = "{x}.{c} ^ 0x80808080u" if _is_signed(dtype) else "{x}.{c}"
+    return f"(__uint_as_float(__byte_perm({bits}, 0x4b000000u, 0x744{{place}})) - {_base(dtype)})"
+
+
+#: Texts of conversions of neighbours.
+CONVERSION_TEXTS: Mapping[str, str] = {
+    **{name: f"cuts_{name}({{0}}, {{1}}, {{2}}, {{3}})" for name in PACKED_CONVERSIONS},
+    **{name: _unpacking_text(dtype) for name, (dtype, _) in UNPACKED_CONVERSIONS.items()},
+}

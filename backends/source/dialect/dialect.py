@@ -23,7 +23,8 @@ class Dialect:
     `spaces` qualifies pointers to memory of a kind, `warp` is the number of lanes that exchange values by `shuffle`, or
     read that of a thread by `shuffle_from`. `meeting_counter` is the type of a loop's counter where threads synchronise
     in the loop, `meeting_end` the text after every condition on the block where they synchronise under one of them,
-    `begin` the helper that a kernel calls first. `map_parameter` declares a tensor map; where it is empty there are
+    `begin` the helper that a kernel calls first, `cluster` the attribute of thread block clusters; where it is empty,
+    one block has the threads of all of them. `map_parameter` declares a tensor map; where it is empty there are
     none, and pointers take their places. Other fields are text templates, `member_...` those of kernels that
     share a launch; `math_suffix` is appended to the math functions of f32. `register_load` reads 32 bits of adjacent
     elements at once. A matrix instruction gets registers of its C as `atom_result`; where lanes synchronise for it
@@ -48,6 +49,7 @@ class Dialect:
     barrier: str
     meeting_counter: str
     meeting_end: str = ""
+    cluster: str = ""
     block_index: str
     thread_index: str
     base: str = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ....ir import TF32_NEAR
 from .arithmetic import arithmetic_helpers, clamped_conversions, cuda_powers
 from .atomic_text import CUDA_ATOMICS, CUDA_SHARED_ATOMICS, OPENCL_ATOMICS, Atomics
-from .bulk_text import MAP_TYPE, bulk_helpers
+from .bulk_text import MAP_TYPE, bulk_helpers, cluster_helpers
 from .byte_conversions import packed_conversions, single_conversions
 from .dialect import Dialect
 from .float8 import FLOAT8_LOAD, FLOAT8_ROUND, FLOAT8_STORE, FLOATS8, cuda_floats8, opencl_floats8
@@ -124,6 +124,7 @@ _CUDA_HELPERS = (
         "cuts_exchange": exchange_helper(_DEVICE),
         **dict(warpgroup_instructions(_DEVICE, _CUDA_TYPES)),
         **dict(bulk_helpers(_DEVICE)),
+        **dict(cluster_helpers(_DEVICE)),
     }
 )
 
@@ -131,7 +132,8 @@ _CUDA_HELPERS = (
 CUDA = Dialect(
     name="cuda",
     helpers=_CUDA_HELPERS,
-    kernel='extern "C" __global__ void __launch_bounds__({threads}{min_blocks}) {name}({params})',
+    kernel='extern "C" __global__ void {cluster}__launch_bounds__({threads}{min_blocks}) {name}({params})',
+    cluster="__cluster_dims__({blocks}, 1, 1) ",
     begin="cuts_begin",
     pointer="{const}{type}* __restrict__ {name}",
     map_parameter=f"const __grid_constant__ {MAP_TYPE} {{name}}",

@@ -54,6 +54,8 @@ def cuda_halves(device: str) -> dict[str, str]:
     }
     for name in ("f16", "bf16"):
         bodies[f"cuts_pack_{name}"] = (word, _from_sm80(pack.format(name), pair.format(name)))
+        plain = f"return cuts_pack_{name}(cuts_max_f32(a, 0.0f), cuts_max_f32(b, 0.0f));"
+        bodies[f"cuts_{name}_from_zero_x2"] = (word, _from_sm80(pack.format(f"relu.{name}"), plain))
     return _functions(device, bodies)
 
 

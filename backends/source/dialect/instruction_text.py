@@ -16,15 +16,18 @@ from ....ir import (
     MATRIX_LOADS,
     MIN_COPY_BYTES,
     MMA_INSTRUCTIONS,
-    PACKED_CONVERSIONS,
     VECTOR_ADDITIONS,
     WIDEST_BYTES,
     CopyInstruction,
     DType,
     MatrixLoadInstruction,
 )
+from .byte_conversions import CONVERSION_TEXTS
 from .mma_text import operand_words
 from .warpgroup_text import BEGINS, HELD_ROWS, held_rows, held_rows_words, warpgroup_helper_name, warpgroup_rows
+
+#: Bytes of a word that packed numbers fill.
+_WORD_BYTES = 4
 
 
 def _matrix_helper(row: MatrixLoadInstruction) -> str:
@@ -97,7 +100,7 @@ CUDA_INSTRUCTIONS: Mapping[str, str] = {
     **{name: "{d}[{di}] = {ok} ? {s}[{si}] : 0;" for name, row in COPIES.items() if row.nbytes < MIN_COPY_BYTES},
     **{name: f"cuts_{name}({{operands}});" for name, row in MMA_INSTRUCTIONS.items() if not row.reads_shared},
     **{name: f"cuts_{name}({{element}}, {{values}});" for name in VECTOR_ADDITIONS},
-    **{name: f"cuts_{name}({{0}}, {{1}}, {{2}}, {{3}})" for name in PACKED_CONVERSIONS},
+    **CONVERSION_TEXTS,
     **{
         row.name + end: warpgroup_helper_name(row, "{columns}")
         + end

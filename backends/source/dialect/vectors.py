@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from attrs import frozen
 
-from ....ir import DType
-from .byte_conversions import byte_as_float
 from .float8 import FLOATS8
 
 
@@ -17,9 +15,9 @@ class Vectors:
 
     `type` is the type of an access, of `{words}` parts with `per_word` elements each; `load` and `store` are templates
     ({p} pointer, {i} element, {vector} that type, {space} qualifier, {words}, {values} parts). `elements` extract the
-    elements of part `{x}.{c}`, `floats` convert them to f32, too; `word` makes a part of as many values. `guarded`, if
-    present, loads to {x} from global memory if {ok}: as one instruction, as a compiler may make a branch of a
-    condition, after which threads wait for each load separately.
+    elements of part `{x}.{c}`, `word` makes a part of as many values. `guarded`, if present, loads to {x} from global
+    memory if {ok}: as one instruction, as a compiler may make a branch of a condition, after which threads wait for
+    each load separately.
     """
 
     type: str
@@ -29,7 +27,6 @@ class Vectors:
     word: str = "{0}"
     names: Sequence[str] = "xyzw"
     guarded: str = ""
-    floats: tuple[str, ...] = ()
 
     @property
     def per_word(self) -> int:
@@ -44,10 +41,10 @@ class Vectors:
         """Return the type of `width` elements."""
         return self.type.format(words=width // self.per_word)
 
-    def element(self, name: str, number: int, elements: Sequence[str] = ()) -> str:
-        """Return an element of a vector, by default in its type."""
+    def element(self, name: str, number: int, conversion: str = "") -> str:
+        """Return an element of a vector, by a conversion's text if any."""
         word, place = divmod(number, self.per_word)
-        return (elements or self.elements)[place].format(x=name, c=self.names[word])
+        return (conversion or self.elements[place]).format(x=name, c=self.names[word], place=place)
 
     def pack(self, values: Sequence[str], word: str = "") -> list[str]:
         """Return the parts with some values.
@@ -77,12 +74,11 @@ def _cuda_bytes(name: str) -> Vectors:
     return Vectors("ushort{words}", _CUDA_LOAD, _CUDA_STORE, elements, pack, guarded=guarded)
 
 
-def _cuda_integers(dtype: DType, kind: str) -> Vectors:
+def _cuda_integers(kind: str) -> Vectors:
     """Return vectors of integers of a byte, four in a word."""
     elements = tuple(f"(({kind})({{x}}.{{c}}{f' >> {8 * k}' if k else ''}))" for k in range(4))
     word = " | ".join(f"(unsigned int)(unsigned char)({{{k}}}){f' << {8 * k}' if k else ''}" for k in range(4))
-    floats = tuple(byte_as_float(dtype, "{x}.{c}", k) for k in range(4))
-    return Vectors("uint{words}", _CUDA_LOAD, _CUDA_STORE, elements, word, floats=floats)
+    return Vectors("uint{words}", _CUDA_LOAD, _CUDA_STORE, elements, word)
 
 
 CUDA_VECTORS: Mapping[str, Vectors] = {
@@ -93,8 +89,8 @@ CUDA_VECTORS: Mapping[str, Vectors] = {
     "f16": _cuda_halves("f16"),
     "bf16": _cuda_halves("bf16"),
     **{name: _cuda_bytes(name) for name in FLOATS8},
-    "i8": _cuda_integers(DType.I8, "signed char"),
-    "u8": _cuda_integers(DType.U8, "unsigned char"),
+    "i8": _cuda_integers("signed char"),
+    "u8": _cuda_integers("unsigned char"),
 }
 
 OPENCL_VECTORS: Mapping[str, Vectors] = {

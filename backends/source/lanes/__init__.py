@@ -1,6 +1,7 @@
-"""Prefix scans, sorts and selections of rows that lanes hold."""
+"""Sums, prefix scans, sorts and selections of rows that lanes hold."""
 
 from .bitonic_network import LaneSort
+from .combination import LaneCombination
 from .prefix_scan import LaneScan
 from .radix_selection import LaneSelect
 from .radix_sort import LaneRadix

@@ -20,6 +20,7 @@ from attrs import evolve, field, frozen
 from ....ir import MAX_COUNTED_WORDS, DType, LaneReduce, Var, selection_room
 from ..scope import KernelNames, Writer
 from .bitonic_network import ABSENT_KEY, LaneSort
+from .combination import LaneCombination
 from .prefix_scan import LaneScan
 
 
@@ -114,7 +115,7 @@ class LaneSelect:
         self.out.line(f"{count}[0] = 0;")
         with self._loop():
             self.out.line(f"{count}[0] += {condition};")
-        self.names.lane_reduce(self.out, self._sum_node(count))
+        LaneCombination(self.names, self.out).print((self._sum_node(count),))
 
     def _sum_node(self, count: str, along: str = "") -> LaneReduce:
         self.names.registers[count] = count

@@ -27,7 +27,6 @@ from ....ir import (
     Const,
     DType,
     Expr,
-    IndexValue,
     Program,
     Read,
     Statement,
@@ -42,7 +41,6 @@ from ....ir import (
 )
 from ....ops import evaluate
 from ...statements import DefUse, Programs, apply, axis_values, is_plain, rewritten
-from .narrow_extremes import Magnitudes
 from .narrow_products import is_zero
 
 #: Bytes of the least integers whose limits f32 does not have.
@@ -66,16 +64,12 @@ def fold_scales(programs: Programs) -> Programs:
 
 @define
 class _Folder:
-    """Folds scales into `made` constants; `constants` are those of the graph, `inlined` the values between.
-
-    `limited` are results with a value that stays a float. Others stay bytes: several sums are several kernels.
-    """
+    """Folds scales into `made` constants; `constants` are those of the graph, `inlined` the values between."""
 
     index: DefUse
     constants: Mapping[str, Array]
     made: dict[str, Array] = field(factory=dict)
     inlined: set[str] = field(factory=set)
-    limited: set[str] = field(factory=set)
 
     def change(self, statement: Statement) -> bool:
         """Fold the scales of a pointwise statement; return whether it changed."""
@@ -88,37 +82,14 @@ class _Folder:
         apply(self.index, {statement: [evolve(statement, body=body)]})
         return True
 
-    def _rewrite(self, node: Expr, root: Statement, reader: Statement | None = None) -> Expr:
-        """Return an expression of a reader, over the axes of the root, with folded scales."""
-        reader = root if reader is None else reader
-        widens = isinstance(node, Cast) and node.dtype is DType.F32 and root.target not in self.limited
-        if isinstance(node, Cast) and widens and (found := self._find_limited(node.arg, reader)) is not None:
-            self.limited.add(root.target)
-            return self._rewrite(found[0], root, found[1])
+    def _rewrite(self, node: Expr, root: Statement) -> Expr:
         if node.children:
-            node = node.with_children(tuple(self._rewrite(child, root, reader) for child in node.children))
+            node = node.with_children(tuple(self._rewrite(child, root) for child in node.children))
         if isinstance(node, Cast) and node.dtype.is_int and dtype_of(node.arg, self.index.types).is_float:
             return Cast(node.dtype, _without_limits(node.arg, node.dtype))
         if isinstance(node, Call) and node.fn == "div" and self._is_positive(node.args[1]):
-            return self._divide(node.args[0], node.args[1], reader, root) or node
+            return self._divide(node.args[0], node.args[1], root, root) or node
         return node
-
-    def _find_limited(self, expr: Expr, reader: Statement) -> tuple[Expr, Statement] | None:
-        """Return the whole number within limits that a byte stands for, which a reader alone widens again."""
-        made = self.index.definition(expr) if isinstance(expr, Read) and not expr.guards else None
-        if made is None or not isinstance(expr, Read) or not made.is_pointwise or not is_plain(made):
-            return None
-        values, dtype = axis_values(made, expr.indices), self.index.types[expr.tensor].dtype
-        limited = made.body.arg if isinstance(made.body, Cast) and dtype.is_int and dtype.size == 1 else None
-        inner = limited if limited is None else _without_limits(limited, dtype)
-        rounded = inner.args[0] if isinstance(inner, Call) and inner.fn == "add" and _is_whole(inner.args[1]) else inner
-        whole = isinstance(rounded, Call) and rounded.fn == "round" and inner is not limited
-        alone = values is not None and self.index.is_only_read_by(expr.tensor, [reader])
-        if limited is None or not whole or not alone or Magnitudes(self.index, self.constants).of(limited) == inf:
-            return None
-        assert values is not None, "checked above"
-        self.inlined.add(expr.tensor)
-        return substitute_expr(limited, values), made
 
     def _is_positive(self, divisor: Expr) -> bool:
         array = self.constants.get(divisor.tensor) if isinstance(divisor, Read) and not divisor.guards else None
@@ -152,7 +123,7 @@ class _Folder:
         if not scales or len(others) != 1:
             return None
         scale = self._constant(Call("div", (reduce(_product, scales), divisor)), root)
-        return None if scale is None else _product(self._rewrite(_without_zero(others[0]), root, reader), scale)
+        return None if scale is None else _product(_without_zero(others[0]), scale)
 
     def _only_use(self, read: Read, reader: Statement) -> Statement | None:
         """Return the definition of a value in f32 that one statement alone reads, else None."""
@@ -178,10 +149,6 @@ class _Folder:
         name = self.index.add_tensor(f"{root.target}.scale", type_)
         self.made[name] = as_dtype(exact, type_.dtype.numpy)
         return Read(name, place)
-
-
-def _is_whole(expr: Expr) -> bool:
-    return isinstance(expr, Cast) and isinstance(expr.arg, IndexValue)
 
 
 def _product(left: Expr, right: Expr) -> Expr:

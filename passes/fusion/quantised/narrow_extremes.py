@@ -77,51 +77,10 @@ class _Extreme:
 
 
 @frozen
-class Magnitudes:
-    """Largest sizes of values, by definitions and constants."""
-
+class _Finder:
     index: DefUse
     constants: Mapping[str, Array]
 
-    def of(self, expr: Expr) -> float:
-        """Return an expression's largest size; inf where it may be NaN."""
-        if isinstance(expr, Const):
-            return abs(float(expr.value))
-        if isinstance(expr, IndexValue):
-            return float(max(map(abs, expr.index.bounds())))
-        if isinstance(expr, Read):
-            return self._of_read(expr)
-        if isinstance(expr, Cast):
-            return self.of(expr.arg)
-        sizes = [self.of(arg) for arg in expr.args] if isinstance(expr, Call) else []
-        if not isinstance(expr, Call) or inf in sizes:
-            return inf
-        if expr.fn in ("add", "sub"):
-            return sum(sizes)
-        if expr.fn == "round":
-            return sizes[0] + 1
-        if expr.fn == "div":
-            divisor = self.constants.get(expr.args[1].tensor) if isinstance(expr.args[1], Read) else None
-            least = 0.0 if divisor is None else float(divisor.min())
-            return sizes[0] / least if least > 0 else inf
-        return max(sizes) if expr.fn in ("max", "min") else prod(sizes) if expr.fn == "mul" else inf
-
-    def _of_read(self, read: Read) -> float:
-        element = self.index.types[read.tensor].dtype.element
-        if read.tensor in self.constants and element.kind == "float":
-            found = float(np.abs(self.constants[read.tensor].astype(np.float64)).max(initial=0.0))
-            return found if found < inf else inf
-        if element.kind in ("signed", "unsigned"):
-            return float(max(-element.lowest, element.highest))
-        made = self.index.single_definition(read.tensor)
-        if made is None or not is_plain(made) or made.combine not in (None, "sum", "max", "min"):
-            return inf
-        terms = prod(v.extent for v in made.reduce) if made.combine == "sum" else 1
-        return max(abs(read.fill) if read.guards else 0.0, terms * self.of(made.body))
-
-
-@frozen
-class _Finder(Magnitudes):
     def find(self, root: Statement) -> _Extreme | None:
         """Return the extreme that a statement rounds, else None."""
         moving = [r for r in reads(root.body) if r.tensor not in self.constants]
@@ -136,7 +95,7 @@ class _Finder(Magnitudes):
             return None
         if (
             axis_values(made, read.indices) is None
-            or not self.of(evolve(source, guards=(), fill=0.0)) < np.finfo(np.float32).max
+            or not self._magnitude(evolve(source, guards=(), fill=0.0)) < np.finfo(np.float32).max
         ):
             return None
         return _Extreme(made, read, source, self._rounded_form(root, read, source.fill))
@@ -157,6 +116,36 @@ class _Finder(Magnitudes):
         if isinstance(factor, Const):
             return factor.value > 0
         return isinstance(factor, Read) and float(self.constants[factor.tensor].min()) > 0
+
+    def _magnitude(self, expr: Expr) -> float:
+        """Return a size that no value of an expression exceeds; inf where there may be one, or a NaN."""
+        if isinstance(expr, Const):
+            return abs(float(expr.value))
+        if isinstance(expr, IndexValue):
+            return float(max(map(abs, expr.index.bounds())))
+        if isinstance(expr, Read):
+            return self._magnitude_of_read(expr)
+        if isinstance(expr, Cast):
+            return self._magnitude(expr.arg)
+        sizes = [self._magnitude(arg) for arg in expr.args] if isinstance(expr, Call) else []
+        if not isinstance(expr, Call) or inf in sizes:
+            return inf
+        if expr.fn in ("add", "sub"):
+            return sum(sizes)
+        return max(sizes) if expr.fn in ("max", "min") else prod(sizes) if expr.fn == "mul" else inf
+
+    def _magnitude_of_read(self, read: Read) -> float:
+        element = self.index.types[read.tensor].dtype.element
+        if read.tensor in self.constants and element.kind == "float":
+            found = float(np.abs(self.constants[read.tensor].astype(np.float64)).max(initial=0.0))
+            return found if found < inf else inf
+        if element.kind in ("signed", "unsigned"):
+            return float(max(-element.lowest, element.highest))
+        made = self.index.single_definition(read.tensor)
+        if made is None or not is_plain(made) or made.combine not in (None, "sum", "max", "min"):
+            return inf
+        terms = prod(v.extent for v in made.reduce) if made.combine == "sum" else 1
+        return max(abs(read.fill) if read.guards else 0.0, terms * self._magnitude(made.body))
 
     def _rounded_form(self, root: Statement, read: Read, value: float) -> float:
         """Return the rounded form of a number."""

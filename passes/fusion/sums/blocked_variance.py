@@ -71,9 +71,12 @@ DIFFERENCE = pointwise(VALUE - MEAN, "difference")
 SQUARES = reduction("sum", DIFFERENCE * DIFFERENCE)
 
 
-def block_variances(programs: Programs) -> Programs:
-    """Return programs in which variances of long rows are blocked."""
-    return rewrite(programs, RewriteRule(SQUARES, _variance, _block))
+def block_variances(programs: Programs, blocks: int = 1) -> Programs:
+    """Return programs in which variances of long rows are blocked.
+
+    They are those that `blocks` blocks do not hold.
+    """
+    return rewrite(programs, RewriteRule(SQUARES, lambda match: _variance(match, blocks), _block))
 
 
 @frozen
@@ -85,7 +88,7 @@ class _Variance:
     sizes: tuple[int, ...]
 
 
-def _variance(match: Match) -> _Variance | None:
+def _variance(match: Match, blocks: int) -> _Variance | None:
     """Return the facts of a variance of long rows, whose differences have no other readers."""
     squares, index, total = match.root, match.index, match.get("total", DefinedElement)
     if not index.is_only_read_by(match.statement("difference").target, [squares]):
@@ -93,16 +96,17 @@ def _variance(match: Match) -> _Variance | None:
     rows, count = ([r.extent for r in s.reduce] for s in (squares, total.statement))
     axes = {a: v for a, value in total.values.items() for v in reversed(squares.axes) if value == as_index(v)}
     means = find_means(total.statement, index)
-    sizes = _part_sizes(squares, _read_of(match.expr("x")), match)
+    sizes = _part_sizes(squares, _read_of(match.expr("x")), match, blocks)
     whole = {*axes} == {*total.statement.axes} and {*axes.values()} == {*squares.axes}
     return _Variance(means, axes, sizes) if rows == count and whole and means and sizes else None
 
 
-def _part_sizes(squares: Statement, x: Expr, match: Match) -> tuple[int, ...]:
-    """Return the elements of each reduced axis in a part, () where a block holds a whole row."""
+def _part_sizes(squares: Statement, x: Expr, match: Match, blocks: int) -> tuple[int, ...]:
+    """Return the elements of each reduced axis in a part, () where a block, or several along it, hold a whole row."""
     assert isinstance(x, Read)
     along = any(r in variables(_shown_element(x, match.index).indices[-1]) for r in squares.reduce)
-    held = prod(r.extent for r in squares.reduce) * (1 if along else ROW_NEIGHBOURS) <= MAX_BLOCK_ELEMENTS
+    row = prod(r.extent for r in squares.reduce)
+    held = row <= MAX_BLOCK_ELEMENTS * blocks if along else row * ROW_NEIGHBOURS <= MAX_BLOCK_ELEMENTS
     if held or not match.index.types[x.tensor].dtype.is_float:
         return ()
     sizes, longest = list[int](), MAX_PART_ALONG if along else MAX_PART

@@ -68,6 +68,7 @@ class Frame:
     `starts` are the begins of its tiles, `tiles` the block-local variables, `shares` how threads divide them,
     `unrolled` a thread's own variables in loop order, `lane` numbers the reduction threads of an instance, `when`
     guards the participating threads, `warp` is the thread's position in its warp where matrix instructions multiply.
+    `rank` numbers the blocks of a cluster, which take a trip over a row each.
     """
 
     segment: Segment
@@ -80,6 +81,7 @@ class Frame:
     lane: Var
     when: tuple[Guard, ...]
     warp: WarpFrame | None = None
+    rank: Index = Index()
 
 
 @define
@@ -141,7 +143,7 @@ def _grid(layout: BlockLayout, schedule: SegmentSchedule) -> tuple[Index, ...]:
     """
     counts = [d.blocks for d in schedule.dims]
     raster, first = layout.schedule.raster, outermost_dim(d.axes for d in schedule.dims)
-    flat = as_index(layout.block)
+    flat = as_index(layout.block) // schedule.cluster
     if raster > 1 and len(counts) > first + 1 and counts[first] % raster == 0:
         inner = layout.schedule.blocks // counts[first]
         outer = flat // (raster * inner) * raster + flat % raster
@@ -287,7 +289,8 @@ def _frame(
     tiles, _ = local_vars(schedule, None, prefix)
     shares, unrolled = divide_tile(schedule.dims, tiles, threads, prefix, warp.ordered if warp else -1)
     when = thread_guards(layout, schedule.threads)
-    return Frame(segment, schedule, prefix, starts, tiles, shares, unrolled, lane, when, warp)
+    rank = as_index(layout.block) % schedule.cluster
+    return Frame(segment, schedule, prefix, starts, tiles, shares, unrolled, lane, when, warp, rank)
 
 
 def divide_tile(

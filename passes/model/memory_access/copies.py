@@ -8,9 +8,22 @@ from functools import lru_cache
 import numpy as np
 
 from ....ir import Expr, Read, Var, expr_variables
-from ...geometry import Count, Geometry, SegmentTemplate, StagedTile, address_of, has_constant_strides, least, main_read
+from ...geometry import (
+    MIN_COPY_BYTES,
+    Count,
+    Geometry,
+    SegmentTemplate,
+    StagedTile,
+    address_of,
+    has_constant_strides,
+    least,
+    main_read,
+)
 from .access import copied_width, running_axis
 from .tile_access import box_vector, innermost_chunk, register_staging_vector, used_loops
+
+#: Lanes of a warp and banks of shared memory, and bytes of a bank.
+LANES, BANK_BYTES = 32, 4
 
 
 def copy_cost(
@@ -51,7 +64,15 @@ def copy_cost(
     cost = np.where(carried, 1.0 + 1.0 / stored, cost)
     # Stores of 16 bytes serve a quarter of a warp's lanes at once.
     ways = np.where(carried, np.where(np.equal(geometry.staging.pad, 0), least(lanes, 8), 1.0), ways)
-    return cost, np.where(np.logical_or(tile.halo, np.logical_or(wide, tile.turned)), 1.0, ways)
+    ways = np.where(np.logical_or(tile.halo, np.logical_or(wide, tile.turned)), 1.0, ways)
+    narrow = tile.turned & np.logical_not(turned) & (tile.size < MIN_COPY_BYTES and bool(geometry.structure.mma))
+    return cost, np.where(narrow & np.logical_not(carried), _transposed_ways(expr, tile, geometry), ways)
+
+
+def _transposed_ways(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
+    """Return the bank conflicts of lanes that store neighbours in memory to different rows of a tile."""
+    pitch = (innermost_chunk(expr, tile, geometry) + geometry.staging.pad) * tile.size // BANK_BYTES
+    return np.gcd(pitch, LANES) * 1.0
 
 
 def walked_sizes(read: Read, shape: Sequence[int], tile: StagedTile, geometry: Geometry) -> list[Count]:

@@ -9,7 +9,9 @@ import numpy as np
 
 from ....ir import (
     SWIZZLES,
+    WIDEST_BYTES,
     WITH_PRODUCER,
+    CostCoefficients,
     DType,
     Expr,
     Read,
@@ -99,7 +101,10 @@ def fill(
         cost, ways = np.where(in_bulk, 1.0 / tile.count, cost), np.where(in_bulk, 1.0, ways)
         line = _line_of_box(main, tile, geometry)
         totals.add("boxed", np.where(in_bulk, moved / line, 0.0))
-        totals.add("straddling", np.where(in_bulk, moved / line * _straddling_share(main, shape, line, size), 0.0))
+        straddling = _straddling_share(main, shape, totals.target.sector_bytes // size)
+        totals.add("straddling", np.where(in_bulk, moved / line * straddling, 0.0))
+        clocks = _narrow_copy_clocks(size / cost, totals.target.costs)
+        totals.add("wavefronts", np.where(in_bulk, 0.0, moved * cost * clocks / totals.target.warp_size))
     past = (
         np.less_equal(cost, 1.0 / together) & np.greater(geometry.loop.stages, 1) & np.equal(geometry.staging.l1, 0)
         if totals.target.async_copy
@@ -145,15 +150,20 @@ def _line_of_box(main: Read, tile: StagedTile, geometry: Geometry) -> Count:
     return np.gcd(np.gcd(geometry.block[d], axes[-1] if len(axes) > 1 else line), line)
 
 
-def _straddling_share(read: Read, shape: Sequence[int], line: Count, size: int) -> Count:
-    """Return the share of lines that lie in two lines of memory.
+def _narrow_copy_clocks(nbytes: Count, costs: CostCoefficients) -> Count:
+    """Return the clocks of a warp's copies of so many bytes each to a matrix that products read in place."""
+    narrow = np.where(np.less(nbytes, MIN_COPY_BYTES), costs.element_copy, costs.narrow_copy)
+    return np.where(np.less(nbytes, WIDEST_BYTES), narrow, 0.0)
 
-    They begin at multiples of the greatest step in bytes that all of them have in common.
+
+def _straddling_share(read: Read, shape: Sequence[int], sector: int) -> float:
+    """Return the share of lines that begin within a sector of so many elements.
+
+    They begin at multiples of the greatest step that all of them have in common.
     """
     axis, _ = running_axis(read)
-    address, whole = address_of(read.indices, shape), max(SWIZZLES)
-    step = gcd(whole, *(size * n for n in (address.const, *(n for v, n in address.terms if v != axis))))
-    return (whole - step - (whole - line * size) // step * step) / whole
+    address = address_of(read.indices, shape)
+    return 1.0 - gcd(sector, address.const, *(n for v, n in address.terms if v != axis)) / sector
 
 
 def _copies_narrow(dtype: DType, totals: Totals) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -52,6 +52,9 @@ from ..memory_access import (
 from ..roofline import node_cost, nodes
 from ..row_registers import resident_row
 from ..scatter_cost import BIN_INSTRUCTIONS, scatter_cost
+
+#: Measured cycles of shared memory for each counted one, of rows that a cluster's blocks cache.
+CACHED_ROW_CYCLES = 2.6
 
 
 class Totals:
@@ -106,6 +109,15 @@ class Totals:
             self.add("stores", found.bins)
         self.add("combined", found.sectors)
 
+    def share_rows(self, segment: Segment, geometry: Geometry, before: Mapping[str, Count]) -> None:
+        """Divide the counts from `before` on among the blocks of a cluster."""
+        cluster, several = geometry.spread.cluster, np.greater(geometry.spread.cluster, 1)
+        kept = ("body", "barriers", "shuffles")
+        self.sums = {n: v if n in kept else before[n] + (v - before[n]) / cluster for n, v in self.sums.items()}
+        cached = np.where(np.greater(geometry.spread.row_cache, 0), CACHED_ROW_CYCLES, 1.0)
+        self.sums["wavefronts"] = before["wavefronts"] + self.since("wavefronts", before) * cached
+        self.add("exchanged", np.where(several, 1.0 * len(segment.reductions), 0.0))
+
     def apply_mask(self, masked: MaskSavings) -> None:
         """Apply the savings of mask-block skipping."""
         self.sums = {name: value * masked.share(name) for name, value in self.sums.items()}
@@ -114,7 +126,8 @@ class Totals:
         """Begin a segment, with the share of rows in its row cache."""
         self.kept, self.copied, self.first_dim = {}, set(), traffic_dim(segment, geometry.structure)
         if geometry.structure.caches_rows:
-            part = geometry.spread.row_cache / (geometry.block_k[0] * geometry.trips[0])
+            row = geometry.block_k[0] * geometry.trips[0]
+            part = np.minimum(1.0, geometry.spread.row_cache * geometry.spread.cluster / row)
             reads_ = cached_reads(segment, (*self.group.shared, *self.group.constants))
             self.kept = dict.fromkeys(reads_, part)
 
@@ -125,7 +138,7 @@ class Totals:
         """
         return self.repeat if node in self.seen else 1
 
-    def since(self, name: str, before: dict[str, Count]) -> Count:
+    def since(self, name: str, before: Mapping[str, Count]) -> Count:
         """Return the growth of a sum since a copy of the sums."""
         return self.sums[name] - before[name]
 

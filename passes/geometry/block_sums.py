@@ -1,16 +1,31 @@
-"""Bins of a privatised scatter.
+"""Sums of a block: bins of privatised scatters, parts of column sums.
 
-They are the elements that a block's values may belong to."""
+Bins are the elements that a block's values may belong to. A part has the instances whose rows a block adds up.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 
-from attrs import frozen
+from attrs import evolve, frozen
 
-from ...ir import VECTOR_ADDITIONS, FusedGroup, Segment, Var, as_index
+from ...ir import (
+    VECTOR_ADDITIONS,
+    FusedGroup,
+    Index,
+    Read,
+    Segment,
+    Var,
+    as_index,
+    expr_variables,
+    linearise,
+    reads,
+    row_major,
+    substitute,
+)
 from .footprint import Count, product
+from .schedule_template import next_power
 
 
 @frozen
@@ -92,3 +107,43 @@ def scatter_tile_dim(segment: Segment, group: FusedGroup, dims: Sequence[Sequenc
 def bin_count(segment: Segment, group: FusedGroup, dims: Sequence[Sequence[Var]], blocks: Sequence[Count]) -> Count:
     """Return the number of bins of a block of these sizes."""
     return product(scatter_bins(segment, group, dims).extents(blocks))
+
+
+# ---- parts of column sums
+
+
+def part_place(axes: Sequence[Var], rows: int) -> Index:
+    """Return the number of an instance's part, of `rows` instances each."""
+    return linearise(tuple(map(as_index, axes)), row_major(tuple(axis.extent for axis in axes))) // rows
+
+
+def part_rows(segment: Segment, group: FusedGroup) -> int:
+    """Return the instances of each part of column sums, 0 without parts."""
+    if not segment.column_sums:
+        return 0
+    parts = group.tensors[segment.column_sums[0].tensor].shape[0]
+    rows = next_power(-(-prod(axis.extent for axis in segment.axes) // max(1, parts)))
+    place = part_place(segment.axes, rows)
+    return rows if all(o.write[:1] == (place,) for o in segment.column_sums) else 0
+
+
+def row_reads(segment: Segment) -> tuple[Read, ...]:
+    """Return the elements of rows that instances beside column sums read."""
+    rows = {v for r in segment.reductions for v in r.reduce}
+    own, found = {r.name for r in segment.reductions}, dict[Read, None]()
+    for body in segment.expressions:
+        for read in reads(body):
+            used = expr_variables(read)
+            if read.tensor not in own and not used.isdisjoint(rows) and not used.isdisjoint(segment.axes):
+                found[read] = None
+    return tuple(found)
+
+
+def single_elements(segment: Segment, row: Read) -> Iterator[tuple[Read, Index]]:
+    """Yield the reads of single elements of a row and their places."""
+    (axes,) = {r.reduce for r in segment.reductions}
+    for read in dict.fromkeys(r for body in segment.expressions for r in reads(body)):
+        pairs = zip(row.indices, read.indices, strict=True) if read.tensor == row.tensor else ()
+        fixed = {v: b for a, b in pairs for v in axes if a == as_index(v) and b.is_const}
+        if fixed.keys() == {*axes} and evolve(row, indices=tuple(substitute(i, fixed) for i in row.indices)) == read:
+            yield read, linearise([fixed[v] for v in axes], row_major(tuple(v.extent for v in axes)))

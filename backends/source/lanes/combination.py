@@ -1,0 +1,146 @@
+"""Combination of lanes: shuffles, exchanges of warps and of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from attrs import frozen
+
+from ....ir import COMBINERS, PEERS, LaneReduce, Var
+from ..ctext import call_text
+from ..dialect import CLUSTER_BARRIER, CLUSTER_WAIT
+from ..scope import KernelNames, Writer
+
+#: Most warps whose values every thread reads and combines.
+MAX_READ_WARPS = 8
+
+
+@frozen
+class LaneCombination:
+    """Printer of reductions across lanes."""
+
+    names: KernelNames
+    out: Writer
+
+    def print(self, nodes: Sequence[LaneReduce]) -> None:
+        """Print independent reductions across equally many lanes of one type.
+
+        They use shuffles within a warp where the dialect has them, else a tree in shared memory.
+        """
+        first, warp = nodes[0], self.names.dialect.warp
+        shuffle = self.names.dialect.shuffle and self.names.kernel.threads % warp == 0 and first.dtype.size in (4, 8)
+        for node in nodes:
+            with self.out.loop(Var("e", prod(node.shape))):
+                if shuffle:
+                    self._within_warps(node)
+                else:
+                    self._tree(node, f"{self.names.registers[node.name]}[e]", node.threads)
+        if shuffle and first.threads > warp:
+            self._exchange_warps(nodes)
+        if shuffle and first.blocks > 1:
+            self._exchange_blocks(nodes)
+
+    def _exchange_warps(self, nodes: Sequence[LaneReduce]) -> None:
+        """Combine the values of warps, of several reductions at once where scratch has room.
+
+        It has room for a value of each thread, and each warp stores one of an instance.
+        """
+        warp = self.names.dialect.warp
+        if sum(prod(node.shape) for node in nodes) <= warp:
+            self._across_warps([(node, 0, prod(node.shape)) for node in nodes])
+            return
+        for node in nodes:
+            for start in range(0, prod(node.shape), warp):
+                self._across_warps([(node, start, min(warp, prod(node.shape) - start))])
+
+    def _within_warps(self, node: LaneReduce) -> None:
+        """Combine an instance within a warp by shuffles, in the body of the loop over instances."""
+        self._shuffle(node, f"{self.names.registers[node.name]}[e]", min(node.threads, self.names.dialect.warp))
+
+    def _shuffle(self, node: LaneReduce, register: str, lanes: int) -> None:
+        """Combine the values of groups of lanes; all lanes of a group get the same result."""
+        distance = lanes // 2
+        while distance:
+            # All lanes of the warp must take part, so a shuffle is no operand of a conditional expression.
+            other = self.names.fresh()
+            self.out.line(
+                f"const {self.names.dialect.type(node.dtype)} {other} = "
+                f"{self.names.dialect.shuffle.format(value=register, distance=distance)};"
+            )
+            self.out.line(f"{register} = {self._combine(node, register, other)};")
+            distance //= 2
+
+    def _combine(self, node: LaneReduce, left: str, right: str) -> str:
+        return call_text(COMBINERS[node.combine].fn, (left, right), node.dtype, self.names.dialect)
+
+    def _across_warps(self, parts: Sequence[tuple[LaneReduce, int, int]]) -> None:
+        """Combine one value per warp through shared memory, in one order in every thread.
+
+        Of each reduction these are the instances from a start on, as many as a count.
+        """
+        warp, every = self.names.dialect.warp, self.names.kernel.threads // self.names.dialect.warp
+        place, loops = 0, list[tuple[LaneReduce, Var, str, str]]()
+        for node, start, count in parts:
+            register = f"{self.names.registers[node.name]}[e{f' + {start}' * (start > 0)}]"
+            instance = f"(e + {place})" if place else "e"
+            loops.append((node, Var("e", count), register, f"{instance} * {every}"))
+            place += count
+        scratch = self.names.lane_scratch(parts[0][0].dtype)
+        for _, instances, register, at in loops:
+            with self.out.loop(instances):
+                self.out.line(f"if (tid % {warp} == 0) {scratch}[{at} + tid / {warp}] = {register};")
+        self.out.line(self.names.dialect.barrier)
+        for node, instances, register, at in loops:
+            warps = node.threads // warp
+            with self.out.loop(instances):
+                first = f"{at} + tid / {node.threads} * {warps}"
+                if warps > MAX_READ_WARPS:  # each lane takes one, so that a warp reads them once
+                    self.out.line(f"{register} = {scratch}[{first} + tid % {warps}];")
+                    self._shuffle(node, register, warps)
+                    continue
+                self.out.line(f"{register} = {scratch}[{first}];")
+                for other in range(1, warps):
+                    self.out.line(f"{register} = {self._combine(node, register, f'{scratch}[{first} + {other}]')};")
+        self.out.line(self.names.dialect.barrier)
+
+    def _exchange_blocks(self, nodes: Sequence[LaneReduce]) -> None:
+        """Combine the values of a cluster's blocks: each writes its own to the shared memory of all.
+
+        A buffer of their own spares reductions a barrier after the values are read.
+        """
+        if not self.names.in_cluster:
+            self.out.line(f"{CLUSTER_WAIT}();")
+            self.names.in_cluster = True
+        blocks, kind = nodes[0].blocks, self.names.dialect.memory_type(nodes[0].dtype)
+        loops = [(node, f"(({kind}*)({PEERS} + {node.place} + e * {blocks}))") for node in nodes]
+        helper = f"cuts_to_peer{nodes[0].dtype.size}"
+        for node, peers in loops:
+            with self.out.loop(Var("e", prod(node.shape))):
+                held = f"{self.names.registers[node.name]}[e]"
+                self.out.line(f"if (tid < {blocks}) {helper}({peers} + blk % {blocks}, {held}, tid);")
+        self.out.line(f"{CLUSTER_BARRIER}();")
+        for node, peers in loops:
+            with self.out.loop(Var("e", prod(node.shape))):
+                held = f"{self.names.registers[node.name]}[e]"
+                self.out.line(f"{held} = {peers}[0];")
+                for other in range(1, blocks):
+                    self.out.line(f"{held} = {self._combine(node, held, f'{peers}[{other}]')};")
+
+    def _tree(self, node: LaneReduce, register: str, lanes: int) -> None:
+        """Combine values by halves, in one block the threads of a whole cluster."""
+        scratch, thread = (
+            self.names.lane_scratch(node.dtype),
+            "tid" if node.blocks == 1 else self.names.dialect.thread_index,
+        )
+        lanes = lanes * node.blocks
+        self.out.line(f"{scratch}[{thread}] = {register};")
+        self.out.line(self.names.dialect.barrier)
+        step = lanes // 2
+        while step:
+            combined = self._combine(node, f"{scratch}[{thread}]", f"{scratch}[{thread} + {step}]")
+            self.out.line(f"if ({thread} % {lanes} < {step}) {scratch}[{thread}] = {combined};")
+            self.out.line(self.names.dialect.barrier)
+            step //= 2
+        self.out.line(f"{register} = {scratch}[{thread} / {lanes} * {lanes}];")
+        self.out.line(self.names.dialect.barrier)
