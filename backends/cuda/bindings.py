@@ -49,11 +49,16 @@ class BindingsDriver(DriverCalls):
         self.check(self.cu.cuInit(0))
 
     def open(self) -> PrimaryContext:
-        """Make the device's primary context permanently current in this thread."""
+        """Return the device's primary context.
+
+        It becomes current in this thread where no context is: another one is that of PyTorch's current device, whose
+        streams PyTorch would lose.
+        """
         if self.context is None:
             device = self.check(self.cu.cuDeviceGet(int(os.environ.get(ORDINAL_VARIABLE, "0"))))
             self.context = PrimaryContext(self, device, self.check(self.cu.cuDevicePrimaryCtxRetain(device)))
-            self.context.push()
+            if not int(self.check(self.cu.cuCtxGetCurrent())):
+                self.context.push()
         return self.context
 
     # ---- memory

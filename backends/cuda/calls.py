@@ -18,6 +18,10 @@ class PrimaryContext:
     def __init__(self, calls: DriverCalls, device: Any, raw: Any) -> None:
         self._calls, self.device, self._raw = calls, device, raw
 
+    def is_current(self) -> bool:
+        """Return whether it is current in this thread."""
+        return int(self._calls.check(self._calls.cu.cuCtxGetCurrent())) == int(self._raw)
+
     def push(self) -> None:
         """Make it current in this thread."""
         self._calls.check(self._calls.cu.cuCtxPushCurrent(self._raw))

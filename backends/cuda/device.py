@@ -16,7 +16,7 @@ from ..library import DIALECT, Routine
 from .arguments import parameter, parameter_kinds
 from .compile import compile_kernels
 from .gap_free_timing import GapFreeSampler
-from .query import current_device, driver, primary_context
+from .query import current_device, driver, in_primary_context, primary_context
 
 _DEFAULT_SHARED = 48 * 1024  # of a block, without an attribute of the kernel
 #: Launches with an event that the host issues while the device writes twice its L2 cache.
@@ -80,6 +80,7 @@ class CudaDevice(Device):
                 f"the plan is for {arch}, this machine's {self.name} is sm_{major}{minor}", hint="use --target cuda"
             )
 
+    @in_primary_context
     def allocate(self, nbytes: int) -> Buffer:
         """Allocate device memory, filled with zeros.
 
@@ -92,21 +93,25 @@ class CudaDevice(Device):
         except self._driver.Error as error:
             raise BackendError(f"cannot allocate {nbytes:,} bytes on {self.name}: {error}") from error
 
+    @in_primary_context
     def upload(self, destination: Pointer, source: Array) -> None:
         """Copy from the host, blocking."""
         if source.nbytes:
             self._driver.memcpy_htod(_address(destination), source)
 
+    @in_primary_context
     def download(self, destination: Array, source: Pointer) -> None:
         """Copy to the host, blocking."""
         if destination.nbytes:
             self._check_device(lambda: self._driver.memcpy_dtoh(destination, _address(source)))
 
+    @in_primary_context
     def copy(self, destination: Pointer, source: Pointer, nbytes: int) -> None:
         """Copy within the device on its stream."""
         if nbytes:
             self._driver.memcpy_dtod_async(_address(destination), _address(source), nbytes, self._stream)
 
+    @in_primary_context
     def adopt(self, value: object) -> tuple[Pointer, Any] | None:
         """Return the address and interface of an array with `__cuda_array_interface__`.
 
@@ -133,6 +138,7 @@ class CudaDevice(Device):
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         return Pointer(Buffer(Foreign(int(interface["data"][0]), value), nbytes)), interface
 
+    @in_primary_context
     def build(self, kernels: Sequence[KernelFunction], binaries: Sequence[bytes | None] = ()) -> tuple[object, ...]:
         """Load cubins, compiling missing ones."""
         codes: list[bytes | None] = list(binaries) if binaries else [None] * len(kernels)
@@ -166,6 +172,7 @@ class CudaDevice(Device):
                 hint="compile the model for this machine: --target cuda",
             )
 
+    @in_primary_context
     def bind(self, loaded: object, kernel: KernelFunction, pointers: Sequence[Pointer]) -> Launch:
         """Compute the addresses once; the launch goes to the device's stream."""
         if isinstance(loaded, Routine):
@@ -174,6 +181,7 @@ class CudaDevice(Device):
             return _nothing
         return _BoundKernel(loaded, kernel, tuple(pointers), self._stream)
 
+    @in_primary_context
     def capture(self, run: Launch) -> Launch:
         """Record launches as a CUDA graph and return its replay.
 
@@ -183,6 +191,7 @@ class CudaDevice(Device):
 
         return capture_graph(run, self._stream.handle, self.target.arch) or run
 
+    @in_primary_context
     def capture_branches(self, launches: Sequence[Launch], waits: Sequence[Sequence[int]]) -> Launch:
         """Record launches as a CUDA graph whose edges are their dependencies.
 
@@ -199,10 +208,12 @@ class CudaDevice(Device):
 
         return evict_first_on(self.stream_handle, _address(place), nbytes)
 
+    @in_primary_context
     def synchronize(self) -> None:
         """Wait for the device's stream."""
         self._check_device(self._stream.synchronize)
 
+    @in_primary_context
     def settle(self) -> None:
         """Wait for all streams of the context, those of other libraries included."""
         self._check_device(self._driver.Context.synchronize)
@@ -211,6 +222,7 @@ class CudaDevice(Device):
         """Make the primary context current in this thread, where it is not."""
         return primary_context()
 
+    @in_primary_context
     def time(
         self, run: Launch, *, warmup: int = 3, repeats: int = 20, cold: bool = False, warm: Sequence[MemoryPart] = ()
     ) -> Timing:
@@ -226,6 +238,7 @@ class CudaDevice(Device):
         taken = self.sampler.samples(repeats, lambda pieces: self._sample([run], pieces, warm))
         return Timing(tuple(seconds for (seconds,) in taken))
 
+    @in_primary_context
     def time_each(self, runs: Sequence[Launch], *, warmup: int = 1, repeats: int = 10) -> tuple[Timing, ...]:
         """Time with events between launches, without gaps.
 
@@ -269,6 +282,7 @@ class CudaDevice(Device):
                 f"a kernel failed on {self.name}: {error}", hint="the CUDA context is lost; start a new process"
             ) from error
 
+    @in_primary_context
     def describe(self) -> dict[str, object]:
         """Return the values that `cuts device` shows."""
         free, total = self._driver.mem_get_info()

@@ -5,12 +5,12 @@ They use the primary context, which PyTorch shares.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
+from functools import cache, wraps
 from importlib import import_module
 from threading import get_ident
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from attrs import evolve
 
@@ -18,7 +18,10 @@ from ...ir import BackendError, Target, UsageError, install_command
 from ..targets import DEFAULT_CUDA, described_device, described_target
 from .bindings import BindingsDriver
 from .calibrate import calibrate_target, load_ceilings
+from .calls import PrimaryContext
 
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 #: fp32 lanes of one SM by compute capability; the architectures of the CUDA C++ Programming Guide's throughput table.
 _LANES = {"5": 128, "6.0": 64, "6": 128, "7": 64, "8.0": 64, "8": 128, "9": 128, "10": 128, "12": 128}
 
@@ -62,7 +65,7 @@ def import_driver() -> Any:
 
 @cache
 def open_context() -> tuple[Any, int]:
-    """Return the primary context, and the thread where it stays current."""
+    """Return the primary context, and the thread where PyCUDA keeps it current."""
     found = import_driver()
     context = found.open() if isinstance(found, BindingsDriver) else import_module("pycuda.autoprimaryctx").context
     return context, get_ident()
@@ -74,7 +77,19 @@ def primary_context() -> AbstractContextManager[None]:
     A context of PyCUDA is current in one thread at a time.
     """
     context, home = open_context()
-    return nullcontext() if get_ident() == home else _push_context(context)
+    current = context.is_current() if isinstance(context, PrimaryContext) else get_ident() == home
+    return nullcontext() if current else _push_context(context)
+
+
+def in_primary_context(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Return a function that runs in the primary context."""
+
+    @wraps(function)
+    def run(*arguments: Given.args, **options: Given.kwargs) -> Result:
+        with primary_context():
+            return function(*arguments, **options)
+
+    return run
 
 
 @contextmanager

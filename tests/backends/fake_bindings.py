@@ -14,7 +14,9 @@ from typing import Any
 
 ANYWHERE = {"cuInit", "cuDeviceGet", "cuDeviceGetCount", "cuDeviceGetName", "cuDeviceGetAttribute", "cuGetErrorName",
             "cuDevicePrimaryCtxRetain", "cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col", "cuCtxPushCurrent",
-            "cuDriverGetVersion"}  # fmt: skip
+            "cuDriverGetVersion", "cuCtxGetCurrent"}  # fmt: skip
+#: The primary context of the device, and one of another.
+PRIMARY, OTHER = 16, 32
 INVALID, NO_CONTEXT, NO_MEMORY, NOT_READY = 1, 201, 2, 600
 
 
@@ -71,11 +73,11 @@ class FakeBindings:
         return call
 
     @property
-    def contexts(self) -> list[str]:
+    def contexts(self) -> list[int]:
         """The contexts of this thread, the current one last."""
         if not hasattr(self._current, "stack"):
             self._current.stack = []
-        found: list[str] = self._current.stack
+        found: list[int] = self._current.stack
         return found
 
     def _make(self, what: Any) -> tuple[int, int]:
@@ -111,14 +113,17 @@ class FakeBindings:
     def _cuDeviceGetAttribute(self, attribute: str, device: int) -> tuple[int, int]:
         return 0, self.attributes[attribute]
 
-    def _cuDevicePrimaryCtxRetain(self, device: int) -> tuple[int, str]:
-        return 0, "primary"
+    def _cuDevicePrimaryCtxRetain(self, device: int) -> tuple[int, int]:
+        return 0, PRIMARY
 
-    def _cuCtxPushCurrent(self, context: str) -> tuple[int]:
+    def _cuCtxGetCurrent(self) -> tuple[int, int]:
+        return 0, self.contexts[-1] if self.contexts else 0
+
+    def _cuCtxPushCurrent(self, context: int) -> tuple[int]:
         self.contexts.append(context)
         return (0,)
 
-    def _cuCtxPopCurrent(self) -> tuple[int, str]:
+    def _cuCtxPopCurrent(self) -> tuple[int, int]:
         return 0, self.contexts.pop()
 
     def _cuCtxSynchronize(self) -> tuple[int]:

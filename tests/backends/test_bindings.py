@@ -27,7 +27,7 @@ from cuts.ir.errors import BackendError
 from cuts.runtime.session import Session
 from cuts.tests.runtime.handmade import COLUMNS, ROWS, example_plan, expected_outputs, random_x
 
-from .fake_bindings import FakeBindings
+from .fake_bindings import OTHER, FakeBindings
 
 SIZE = ROWS * COLUMNS
 ATTRIBUTES = {
@@ -181,3 +181,15 @@ def test_the_bindings_have_what_is_asked_for() -> None:
     calls = {name for text in texts for name in re.findall(r"\bcu\.(cu[A-Z]\w+)", text)}
     assert len(calls) > 25
     assert not [name for name in calls if not hasattr(cu, name)]
+
+
+def test_another_current_context_stays_so(bindings: FakeBindings) -> None:
+    """The current context is that of PyTorch's current device."""
+    bindings.contexts.append(OTHER)
+    plan = example_plan("cuda")
+    session = Session(plan)
+    run(session, 1)
+    device = open_device(find_target("cuda"))
+    assert device.time(lambda: bindings.log.append(f"in {bindings.contexts[-1]}"), warmup=0, repeats=1).samples
+    assert bindings.log[-1] == "in 16"
+    assert bindings.contexts == [OTHER]

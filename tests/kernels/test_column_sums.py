@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import cuts
 import numpy as np
 import pytest
+from attrs import evolve
+from cuts.backends import find_target
+from cuts.backends.source import emit
+from cuts.ir.compiled import CompileOptions
+from cuts.ir.graph import Graph, Node
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
+from cuts.ir.source import Source
 from cuts.ir.text import parse_ir
-from cuts.ir.types import DType
+from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.kernel import kernel_violations
 from cuts.ir.verify.segment import verify_group
+from cuts.ops import Registry
+from cuts.passes import compile_graph
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
@@ -100,3 +109,18 @@ def test_blocks_add_rows_in_registers(kind: DType, rows: tuple[int, ...], width:
         assert kernel_violations(kernel) == []
         assert kernel_violations(extract(kernel), threads=True) == []
         check(_device("opencl"), SMALL_GPU, before, schedule)
+
+
+@pytest.mark.parametrize("kind", [DType.F32, DType.BF16], ids=str)
+def test_gradients_of_norms_read_operands_once(kind: DType) -> None:
+    types = {"x": TensorType(kind, (4096, 1024)), **{n: TensorType(kind, (1024,)) for n in ("scale", "bias")}}
+    norm = Node("y", "layer_norm", ("x", "scale", "bias"), ("y",), {"epsilon": 1e-5})
+    graph = Graph("norm", ("x", "scale", "bias", "g"), ("y",), {**types, "y": types["x"], "g": types["x"]}, (norm,), {})
+    training = cuts.grad(graph, loss="y", wrt=("x", "scale", "bias"), given="g")
+    texts = (Source(f"{name}.cuts", text) for name, text in training.spec.texts.items())
+    model = evolve(training.graph, outputs=tuple(training.gradients.values()))
+    compiled = compile_graph(
+        model, Registry.builtin().extend_generated(*texts), find_target("cuda:h200"), CompileOptions(), emit
+    )
+    row, total = (compiled.kernels[step.kernel] for step in compiled.steps)
+    assert [len([a for a in k.arguments if not a.written]) for k in (row, total)] == [3, 2]

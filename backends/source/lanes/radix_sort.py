@@ -6,7 +6,7 @@
     row[counts[digit][lane] + number] = word                         for each word of each lane
 
 Each pass is stable, so that equal elements keep their order. Lanes own columns of the counts and stretches of the row;
-after each `count` words, and after each 32 counts, one place is free, so that lanes access different banks. A word
+after each `count` words, and after each 16 counts, one place is free, so that lanes access different banks. A word
 holds its place below its key, in 32 bits where these suffice.
 """
 
@@ -22,8 +22,8 @@ from ..scope import KernelNames, Writer
 from .bitonic_network import LaneSort
 from .prefix_scan import LaneScan
 
-#: Bits of a digit; counts after which one place is free.
-DIGIT_BITS, BANKS = RADIX_DIGITS.bit_length() - 1, 32
+#: Bits of a digit.
+DIGIT_BITS = RADIX_DIGITS.bit_length() - 1
 
 
 @frozen
@@ -97,13 +97,9 @@ class LaneRadix:
 
     def _count(self, digit: str) -> str:
         """Return the number of the lane's words with a digit, in shared memory."""
-        lanes = self._node.threads
-        rows = (
-            f"{digit} * {lanes + lanes // BANKS}"
-            if lanes >= BANKS
-            else f"{digit} * {lanes} + {digit} / {BANKS // lanes}"
-        )
-        return self._counts(f"{rows} + tid % {lanes} + tid % {lanes} / {BANKS}")
+        pitch = self._node.threads * (RADIX_DIGITS + 1) // RADIX_DIGITS
+        lane = f"tid % {self._node.threads}"
+        return self._counts(f"{digit} * {pitch} + {lane} + {lane} / {RADIX_DIGITS}")
 
     def _counts(self, place: str) -> str:
         lanes, size = self._node.threads, self._node.threads * (RADIX_DIGITS + 1)
@@ -125,8 +121,7 @@ class LaneRadix:
 
     def _scan(self, total: str) -> None:
         """Print the prefix sums of all counts: a lane adds up those of one stretch."""
-        lane = f"tid % {self._node.threads}"
-        own = self._counts(f"{lane} * {RADIX_DIGITS} + {lane} / {BANKS // RADIX_DIGITS} + k")
+        own = self._counts(f"tid % {self._node.threads} * {RADIX_DIGITS + 1} + k")
         self.out.line(f"{total}[0] = 0;")
         with self._loop(RADIX_DIGITS):
             self.out.line(f"{total}[0] += {own};")

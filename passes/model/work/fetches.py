@@ -103,7 +103,7 @@ def fill(
         totals.add("boxed", np.where(in_bulk, moved / line, 0.0))
         straddling = _straddling_share(main, shape, totals.target.sector_bytes // size)
         totals.add("straddling", np.where(in_bulk, moved / line * straddling, 0.0))
-        clocks = _narrow_copy_clocks(size / cost, totals.target.costs)
+        clocks = _narrow_copy_clocks(size / cost, totals.target.costs) if isinstance(expr, Read) else 0.0
         totals.add("wavefronts", np.where(in_bulk, 0.0, moved * cost * clocks / totals.target.warp_size))
     past = (
         np.less_equal(cost, 1.0 / together) & np.greater(geometry.loop.stages, 1) & np.equal(geometry.staging.l1, 0)
