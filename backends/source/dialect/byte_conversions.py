@@ -16,6 +16,9 @@ from collections.abc import Mapping
 
 from ....ir import PACKED_CONVERSIONS, UNPACKED_CONVERSIONS, DType
 
+#: Bytes of the word that holds neighbours.
+WORD_BYTES = 4
+
 
 def _is_signed(dtype: DType) -> bool:
     return dtype.element.kind == "signed"
@@ -62,6 +65,12 @@ def _base(dtype: DType) -> str:
     return f"{float((1 << 23) + 128 * _is_signed(dtype))}f"
 
 
+def _packing_text(name: str, dtype: DType) -> str:
+    """Return the template of a call with the values of a word."""
+    values = ", ".join(f"{{{number}}}" for number in range(WORD_BYTES // dtype.size))
+    return f"cuts_{name}({values})"
+
+
 def _unpacking_text(dtype: DType) -> str:
     """Return the template of the byte at a {place} of the word {x}.{c} as f32."""
     bits = "{x}.{c} ^ 0x80808080u" if _is_signed(dtype) else "{x}.{c}"
@@ -70,6 +79,6 @@ def _unpacking_text(dtype: DType) -> str:
 
 #: Texts of conversions of neighbours.
 CONVERSION_TEXTS: Mapping[str, str] = {
-    **{name: f"cuts_{name}({{0}}, {{1}}, {{2}}, {{3}})" for name in PACKED_CONVERSIONS},
+    **{name: _packing_text(name, dtype) for name, (dtype, _) in PACKED_CONVERSIONS.items()},
     **{name: _unpacking_text(dtype) for name, (dtype, _) in UNPACKED_CONVERSIONS.items()},
 }
