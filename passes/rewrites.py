@@ -8,7 +8,7 @@ from collections.abc import Callable
 from attrs import evolve, frozen
 
 from .context import CompileContext
-from .contraction_recompute import choose_recomputed_contractions
+from .contraction_recompute import choose_recomputed_contractions, choose_recomputed_rows
 from .fusion import (
     Programs,
     block_variances,
@@ -95,6 +95,9 @@ REWRITES = (
         "element are computed again before each of these: where the model says so by more than it may err, or memory "
         "is limited",
         "fusion/sums/contraction_recompute.py"),
+    Rewrite("rows-again", choose_recomputed_rows, "row operations that several products of one row read are computed "
+        "again by each of these, where the model says so",
+        "fusion/sums/row_recompute.py"),
     program_rewrite("divide-behind", defer_normalisation,
         "weights that add up to one are divided after the product that they weigh",
         "fusion/sums/deferred_normalisation.py"),

@@ -24,7 +24,7 @@ from .grouping import (
     with_parts,
 )
 from .interpret import Points, along_row, interpret
-from .legality import Policy, box_extent
+from .legality import Policy, box_extent, multiplies
 from .normal_forms import NormalForms
 from .normalise import Illegal
 from .piecewise import split_piecewise_readers
@@ -34,13 +34,16 @@ from .reorder import Order, graph_layout, moves_elements, permute, reorder, reor
 from .sums import (
     Family,
     RecomputeChoice,
+    RowFamily,
     block_variances,
+    copy_rows,
     defer_normalisation,
     eliminate_common_reductions,
     find_ungroupable,
     hoist_parameters,
     recompute_contractions,
     rematerialise,
+    row_families,
     shift_means,
     sum_rows_first,
 )
