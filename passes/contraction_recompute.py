@@ -8,7 +8,7 @@ Results that fit the L2 cache are stored without a comparison: there they cost l
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Set
+from collections.abc import Hashable
 
 from attrs import evolve, frozen
 
@@ -18,17 +18,13 @@ from .costs import AnalyticCost
 from .fusion import (
     CachedEvaluator,
     Family,
-    Group,
     Partitioner,
     Programs,
     RecomputeChoice,
-    copy_rows,
     defer_normalisation,
     find_views,
-    multiplies,
     partition,
     recompute_contractions,
-    row_families,
 )
 from .results import Statements
 
@@ -61,32 +57,6 @@ class _Key:
 
     units: tuple[tuple[Statement, ...], ...]
     types: tuple[TensorType, ...]
-
-
-def choose_recomputed_rows(previous: Statements, context: CompileContext) -> Statements:
-    """Return statements with row operations computed again for each product."""
-    programs, known = previous.programs, dict[Hashable, bool]()
-    if not context.target.lockstep or context.options.mode == "no-fusion":
-        return previous
-    evaluator = CachedEvaluator(AnalyticCost(context.target))
-    for family in list(row_families(programs)):
-        own = programs_of(programs, family.targets)
-        key = _key(own)
-        if key not in known:
-            kept, copied = (_launched_seconds(p, context, evaluator) for p in (own, copy_rows(own, family)))
-            known[key] = copied < kept
-            _LOG.debug("cuts: rows again, us: %.2f kept, %.2f copied", kept * 1e6, copied * 1e6)
-        if known[key]:
-            programs = copy_rows(programs, family)
-    return previous if programs is previous.programs else evolve(previous, programs=programs)
-
-
-def _launched_seconds(programs: Programs, context: CompileContext, evaluator: CachedEvaluator) -> float:
-    """Return the seconds of row operations and products; products share a launch, and end with the longest."""
-    groups = partition_groups(programs, context, evaluator)
-    seconds = {group: evaluator.cost(group.form) for group in groups}
-    last = [seconds.pop(group) for group in groups if multiplies(group.form.segments[-1])]
-    return sum(seconds.values()) + max(last, default=0.0)
 
 
 class _Choices:
@@ -128,41 +98,27 @@ class _Choices:
         kept = family_programs(self.programs, family)
         key = _key(kept)
         if key not in self.known:
-            seconds: dict[RecomputeChoice, float] = {
-                "keep": MAX_MODELLED_SHARE * partition_seconds(kept, self.context, self.evaluator)
-            }
-            seconds["once"] = partition_seconds(
-                recompute_contractions(kept, lambda _: "once"), self.context, self.evaluator
-            )
-            seconds["each"] = partition_seconds(recompute_contractions(kept), self.context, self.evaluator)
+            seconds: dict[RecomputeChoice, float] = {"keep": MAX_MODELLED_SHARE * self._seconds(kept)}
+            seconds["once"] = self._seconds(recompute_contractions(kept, lambda _: "once"))
+            seconds["each"] = self._seconds(recompute_contractions(kept))
             _LOG.debug("cuts: products again, us: %s", {way: round(s * 1e6, 1) for way, s in seconds.items()})
             self.known[key] = min(seconds, key=lambda way: seconds[way])
         return self.known[key]
 
-
-def partition_groups(programs: Programs, context: CompileContext, evaluator: CachedEvaluator) -> list[Group]:
-    """Return the groups of a program by the cost model."""
-    builder = context.builder(find_views(defer_normalisation(programs)))
-    return partition(Partitioner(builder, evaluator), "mixed")
-
-
-def partition_seconds(programs: Programs, context: CompileContext, evaluator: CachedEvaluator) -> float:
-    """Return the seconds of a program's kernels by the cost model."""
-    try:
-        with naming_faults("statements that are computed again"):
-            return sum(evaluator.cost(group.form) for group in partition_groups(programs, context, evaluator))
-    except CutsError as error:
-        _LOG.info("cuts: a way to compute statements again is left out: %s", error)
-        return float("inf")
+    def _seconds(self, programs: Programs) -> float:
+        evaluator = self.evaluator
+        try:
+            with naming_faults("products that are computed again"):
+                builder = self.context.builder(find_views(defer_normalisation(programs)))
+                return sum(evaluator.cost(group.form) for group in partition(Partitioner(builder, evaluator), "mixed"))
+        except CutsError as error:
+            _LOG.info("cuts: a way to compute products again is left out: %s", error)
+            return float("inf")
 
 
 def family_programs(programs: Programs, family: Family) -> Programs:
     """Return the units of a family and its stored results."""
-    return programs_of(programs, {r.statement.target for r in (*family.consumers, *family.sums)} | family.recomputed)
-
-
-def programs_of(programs: Programs, own: Set[str]) -> Programs:
-    """Return the units that write some tensors."""
+    own = {r.statement.target for r in (*family.consumers, *family.sums)} | family.recomputed
     units = tuple(u for u in programs.units if any(s.target in own for s in u.statements))
     made = {s.target for u in units for s in u.statements}
     needed = {t for u in programs.units if u not in units for t in u.reads} | {*programs.graph.outputs}

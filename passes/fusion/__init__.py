@@ -24,7 +24,7 @@ from .grouping import (
     with_parts,
 )
 from .interpret import Points, along_row, interpret
-from .legality import Policy, box_extent, multiplies
+from .legality import Policy, box_extent
 from .normal_forms import NormalForms
 from .normalise import Illegal
 from .piecewise import split_piecewise_readers
@@ -34,7 +34,6 @@ from .reorder import Order, graph_layout, moves_elements, permute, reorder, reor
 from .sums import (
     Family,
     RecomputeChoice,
-    RowFamily,
     block_variances,
     copy_rows,
     defer_normalisation,
@@ -43,7 +42,6 @@ from .sums import (
     hoist_parameters,
     recompute_contractions,
     rematerialise,
-    row_families,
     shift_means,
     sum_rows_first,
 )

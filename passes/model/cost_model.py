@@ -35,9 +35,14 @@ MIN_ROUNDS = 1e-9
 #: Elements of a thread in flight that pass through registers: with a single buffer, where a compiler stores some before
 #: it loads others, and where all of a K block are loaded before its products.
 MAX_STAGED_IN_FLIGHT, MAX_HELD_IN_FLIGHT = 16.0, 64.0
-#: Loads of a thread in flight, and its other registers, where reduction threads multiply. Kernels of 4 to 40 loads took
-#: 38 to 140 registers.
-MAX_LOADS_IN_FLIGHT, STREAMING_REGISTERS = 20.0, 16.0
+#: Loads of a thread in flight, its other registers as they are issued, and those of its products where registers are
+#: scarce, if reduction threads multiply. Kernels of 4 to 40 loads took 38 to 140 registers.
+MAX_LOADS_IN_FLIGHT, STREAMING_REGISTERS, RUNNING_REGISTERS = 20.0, 16.0, 20.0
+#: Power in which times of resources add up where reduction threads multiply: DRAM hides all others.
+STREAMED_OVERLAP = 6.0
+#: Lines that a warp's load of 16 bytes per thread fills, and the exponent of the time of more of them: products of
+#: 128,256 columns with 64 bytes of eight rows took 1.6 times as long.
+FILLED_LINES, SCATTERED_ROWS_POWER = 4.0, 0.35
 #: Share of the needed registers that a compiler takes without staging: it loads late.
 UNSTAGED_REGISTER_SHARE = 0.9
 #: Loads of a thread that are in flight together; bytes of one that is not narrow.
@@ -62,12 +67,16 @@ def estimate_time(features: Features, found: Bound, target: Target, conflicts: C
     busy = _soft_maximum(
         (
             *_compute_seconds(features, blocks, resident, target, conflicts, costs),
-            np.where(streamed, costs.dram / costs.streamed_dram, 1.0) * dram,
+            np.where(streamed, costs.dram / costs.streamed_dram * _scattered_rows(features), 1.0) * dram,
             np.where(streamed, costs.bulk_l2, 1.0) * through,
             waves * _direct_latencies(features, costs) * target.dram_latency,
             features.grid * features.combined / (costs.combined * target.NUM_SM * target.clock),
         ),
-        np.where(np.greater(features.tensor, 0) | streamed, costs.mma_overlap, 1.0 + costs.overlap),
+        np.where(
+            streamed,
+            STREAMED_OVERLAP,
+            np.where(np.greater(features.tensor, 0), costs.mma_overlap, 1.0 + costs.overlap),
+        ),
     )
     exposed = _exposed_seconds(features, busy, waves, resident, target, costs)
     barriers = (
@@ -216,6 +225,12 @@ def _extra_issue_slots(target: Target) -> float:
     return max(0.0, round(target.issue_per_clock * target.warp_size / lanes) - 1.0)
 
 
+def _scattered_rows(features: Features) -> Count:
+    """Return the slowdown of DRAM where a warp's load touches more lines than it fills: parts of many rows."""
+    lines = features.lines * 32.0 / np.maximum(features.direct * features.threads + features.stores, 1e-9)
+    return np.maximum(1.0, lines / FILLED_LINES) ** SCATTERED_ROWS_POWER
+
+
 def _loads_of_round(features: Features) -> Count:
     """Return the direct loads of a thread in a round."""
     return features.direct / np.maximum(1.0, features.rounds)
@@ -226,7 +241,8 @@ def _direct_latencies(features: Features, costs: CostCoefficients) -> Count:
 
     Reduction threads that multiply have as many in flight as registers hold; others have few.
     """
-    batches = np.maximum(features.rounds, features.direct / MAX_LOADS_IN_FLIGHT)
+    room = np.clip((features.limit - STREAMING_REGISTERS - RUNNING_REGISTERS) / 4.0, 1.0, MAX_LOADS_IN_FLIGHT)
+    batches = np.maximum(features.rounds, features.direct / room)
     loads = np.maximum(features.direct * features.threads, 1e-9)
     guarded = (1.0 + features.decoding / loads) ** costs.guarded
     line_factor = np.clip(features.lines * 32.0 / (loads + features.stores), 1.0, 32.0) ** costs.line_spread

@@ -31,11 +31,6 @@ class RowFamily:
     units: tuple[Unit, ...]
     products: tuple[Unit, ...]
 
-    @property
-    def targets(self) -> frozenset[str]:
-        """Tensors that its units write."""
-        return frozenset(s.target for u in (*self.units, *self.products) for s in u.statements)
-
 
 def row_families(programs: Programs) -> Iterator[RowFamily]:
     """Yield the row operations that several products of one row read."""
@@ -108,8 +103,15 @@ def _row_units(programs: Programs, last: set[str], readers: dict[str, set[str]],
     return found[::-1]
 
 
-def copy_rows(programs: Programs, family: RowFamily) -> Programs:
+def copy_rows(programs: Programs) -> Programs:
     """Return programs with a row operation for each product."""
+    for family in list(row_families(programs)):
+        programs = _copy_family(programs, family)
+    return programs
+
+
+def _copy_family(programs: Programs, family: RowFamily) -> Programs:
+    """Return programs with copies of a row operation for all products but the first."""
     index = DefUse.of_programs(programs)
     for product in family.products[1:]:
         own = [s for u in family.units for s in u.statements]
