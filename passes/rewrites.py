@@ -13,6 +13,7 @@ from .fusion import (
     Programs,
     block_variances,
     build_programs,
+    copy_rows,
     defer_normalisation,
     drop_unused,
     eliminate_common_reductions,
@@ -63,6 +64,15 @@ def program_rewrite(name: str, rewrite: Callable[[Programs], Programs], summary:
     return Rewrite(name, lambda previous, _: with_programs(previous, rewrite(previous.programs)), summary, file)
 
 
+def recompute_rows(previous: Statements, context: CompileContext) -> Statements:
+    """Return statements with row operations computed again for each product.
+
+    Products share a launch, in which all of them begin at once; copies that stay kernels share one, too.
+    """
+    gpu = context.target.lockstep and context.options.mode != "no-fusion"
+    return with_programs(previous, copy_rows(previous.programs)) if gpu else previous
+
+
 def _block_variances(previous: Statements, context: CompileContext) -> Statements:
     return with_programs(previous, block_variances(previous.programs, context.target.cluster_blocks))
 
@@ -95,6 +105,9 @@ REWRITES = (
         "element are computed again before each of these: where the model says so by more than it may err, or memory "
         "is limited",
         "fusion/sums/contraction_recompute.py"),
+    Rewrite("rows-again", recompute_rows, "row operations that several products of one row read are computed again "
+        "by each of these",
+        "fusion/sums/row_recompute.py"),
     program_rewrite("divide-behind", defer_normalisation,
         "weights that add up to one are divided after the product that they weigh",
         "fusion/sums/deferred_normalisation.py"),

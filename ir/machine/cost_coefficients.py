@@ -89,6 +89,9 @@ class CostCoefficients:
     between products take `chain_value` clocks, none where warpgroups take turns, and each of three or more warpgroups
     `chain_late` clocks where there are two stages.
 
+    Where reduction threads multiply, a batch of loads in flight takes `streamed` latencies of DRAM, which sustains the
+    share `streamed_dram` of its bandwidth.
+
     Layouts of products without matrix instructions: a thread multiplies `multiplications` numbers while 16 bytes pass
     through memory. A factor along the reduced axis takes `along_depth` of the product's time, and rows that are added
     up across memory `across_rows` times their accesses.
@@ -176,6 +179,8 @@ class CostCoefficients:
     across_rows: float
     chain_value: float = 0.0
     chain_late: float = 0.0
+    streamed: float = 2.5
+    streamed_dram: float = 0.94
     copied_products: float = 1.0
     fragment_products: float = 1.0
     computed_factors: float = 1.0

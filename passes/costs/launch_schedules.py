@@ -2,7 +2,8 @@
 
 The time of a small kernel is a launch and a round trip to memory for nearly all schedules, and many narrow blocks slow
 a shared launch down. So kernels without sums are scheduled for their share of the machine, and those over the same axes
-with one schedule where that is legal, so that their blocks are equally wide.
+with one schedule where that is legal, so that their blocks are equally wide. Products of one row, as of queries and
+keys, take nearly the same time with blocks of several widths.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from ...ir import FusedGroup, Schedule, Target
 from ..fusion import form_key
 from ..schedule import Candidate, assess, check_schedule, choose
 from .executor import ModelQuery
+
+#: Candidates among which one with blocks of a wanted width is looked for.
+VARIED_CANDIDATES = 16
 
 
 @frozen(eq=False)
@@ -51,6 +55,13 @@ def schedule_row(row: MemberRow, over: Callable[[], bool] = lambda: False) -> li
             schedule = choose(form, _part_of(row.target, row.count))[0].schedule
         found.append(assess(form, schedule, row.target, score))
     return found
+
+
+def schedule_as_wide(form: FusedGroup, candidate: Candidate, threads: float, target: Target) -> Candidate:
+    """Return a candidate with blocks of some threads, if there is one."""
+    varied = choose(form, target, count=VARIED_CANDIDATES)
+    found = next((c for c in varied if c.features["threads"] == threads), None)
+    return candidate if found is None else evolve(found, measured=candidate.measured)
 
 
 def _part_of(target: Target, count: int) -> Target:

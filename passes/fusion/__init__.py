@@ -35,6 +35,7 @@ from .sums import (
     Family,
     RecomputeChoice,
     block_variances,
+    copy_rows,
     defer_normalisation,
     eliminate_common_reductions,
     find_ungroupable,

@@ -132,7 +132,8 @@ def shared_level(
         return Illegal("all threads of a block hold rows")
     if len({tensors[t].shape for t in passed}) > 1:
         return Illegal(f"{passed[0]} and {passed[1]} have different shapes")
-    producer = axis_per_dim(before.segments[0], tensors[passed[0]])
+    producer = _shared_rows(before.segments[0], after.segments[0], passed) if policy.chains else None
+    producer = producer or axis_per_dim(before.segments[0], tensors[passed[0]])
     if isinstance(producer, Illegal):
         return producer
     inputs = tuple(dict.fromkeys((*before.inputs, *(t for t in after.inputs if t not in passed))))
@@ -145,6 +146,15 @@ def shared_level(
     found = FusedGroup((producer, after.segments[0]), merged, inputs, after.outputs, tuple(passed), constants)
     reasons = (_box_reason(after, tensor, policy, required_streamed_axis(found) is not None) for tensor in passed)
     return next((Illegal(reason) for reason in reasons if reason), found)
+
+
+def _shared_rows(rows: Segment, product: Segment, passed: Sequence[str]) -> Segment | Illegal | None:
+    """Return the operation of a row that a product of one row reads, nothing where there is none."""
+    single = prod(axis.extent for axis in rows.axes) == 1 and any(o.extra for o in rows.outputs)
+    if not single or not multiplies(product) or _is_tiled(product):
+        return None
+    reason = _rows_reason(rows, "") or _reader_reason(product, "", passed)
+    return Illegal(reason) if reason else rows
 
 
 # ---- chained contractions
@@ -287,6 +297,8 @@ def _rows_reason(segment: Segment, tensor: str) -> str:
             return f"{output.tensor} has rows of its own"
         if not _row_by_row(output.write, segment.axes, output.extra):
             return f"{output.tensor} is written at an index that is not one axis"
+    if not tensor:
+        return "" if len(row) == 1 else "rows of several axes are before a product"
     found = {r.indices for body in segment.expressions for r in reads(body) if r.tensor == tensor}
     if len(found) != 1 or len(row) != 1:
         return f"{tensor} is read at {len(found)} different places"

@@ -76,6 +76,7 @@ from .schedule_template import (
     axis_classes,
     class_runs,
     is_matrix_like,
+    multiplies_one_row,
     next_power,
     outermost_dim,
     powers,

@@ -205,6 +205,12 @@ def is_matrix_like(segment: Segment) -> bool:
     return len(kinds) >= 2 and any(is_contraction(r, own) for r in segment.reductions)
 
 
+def multiplies_one_row(segment: Segment) -> bool:
+    """Return whether a segment multiplies single rows of batches and a matrix."""
+    own = [r.name for r in segment.reductions]
+    return not is_matrix_like(segment) and any(is_contraction(r, own) for r in segment.reductions)
+
+
 def with_streamed_input(structure: SegmentTemplate, group: FusedGroup, axis: int) -> SegmentTemplate:
     """Return the last segment's template with streamed input.
 

@@ -22,7 +22,7 @@ from ...ir import (
     Storage,
     Target,
 )
-from ..geometry import is_register_chain, joins_loop
+from ..geometry import is_register_chain, joins_loop, multiplies_one_row
 from .hoisted_loads import hoist_loads
 from .k_loop import split_prologue
 from .layout import BlockLayout, Frame, lay_out
@@ -41,6 +41,8 @@ from .streaming import (
 
 #: Registers of a thread from which on a compiler has to know the blocks of an SM: it else takes about 168 at most.
 MANY_REGISTERS = 192
+#: Registers of a thread that has some twenty loads in flight.
+STREAMING_REGISTERS = 128
 
 
 def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage], target: Target) -> Kernel:
@@ -99,15 +101,24 @@ def _resident_blocks(layout: BlockLayout, target: Target) -> int:
     """Return the blocks of an SM that a compiler has to know, 0 for none.
 
     It knows the registers that warps exchange only then. Where shared memory leaves a chain's threads many registers,
-    they load more elements at once on their way to shared memory.
+    they load more elements at once on their way to shared memory. Reduction threads that multiply have many loads in
+    flight: a compiler delays most of them to save registers, where it does not know that there are enough.
     """
     if any(producer.registers for producer in layout.producer):
         return 1
+    if any(map(_multiplies_by_lanes, layout.frames)):
+        return max(1, target.registers_per_sm // (layout.schedule.threads * STREAMING_REGISTERS))
     if layout.producer or not is_register_chain(layout.schedule.segments):
         return 0
     shared = sum(buffer.nbytes for buffer in layout.buffers.values())
     fitting = max(1, target.shared_per_sm // (shared + target.shared_reserved))
     return fitting if fitting * layout.schedule.threads * MANY_REGISTERS <= target.registers_per_sm else 0
+
+
+def _multiplies_by_lanes(frame: Frame) -> bool:
+    """Return whether reduction threads of a segment load the factors of a product."""
+    mma = any(loop.mma for loop in frame.schedule.reductions)
+    return frame.schedule.reduction_threads > 1 and not mma and multiplies_one_row(frame.segment)
 
 
 def _alignment(tensor: str, group: FusedGroup, storages: Mapping[str, Storage]) -> int:

@@ -35,6 +35,14 @@ MIN_ROUNDS = 1e-9
 #: Elements of a thread in flight that pass through registers: with a single buffer, where a compiler stores some before
 #: it loads others, and where all of a K block are loaded before its products.
 MAX_STAGED_IN_FLIGHT, MAX_HELD_IN_FLIGHT = 16.0, 64.0
+#: Loads of a thread in flight, its other registers as they are issued, and those of its products where registers are
+#: scarce, if reduction threads multiply. Kernels of 4 to 40 loads took 38 to 140 registers.
+MAX_LOADS_IN_FLIGHT, STREAMING_REGISTERS, RUNNING_REGISTERS = 20.0, 16.0, 20.0
+#: Power in which times of resources add up where reduction threads multiply: DRAM hides all others.
+STREAMED_OVERLAP = 6.0
+#: Lines that a warp's load of 16 bytes per thread fills, and the exponent of the time of more of them: products of
+#: 128,256 columns with 64 bytes of eight rows took 1.6 times as long.
+FILLED_LINES, SCATTERED_ROWS_POWER = 4.0, 0.35
 #: Share of the needed registers that a compiler takes without staging: it loads late.
 UNSTAGED_REGISTER_SHARE = 0.9
 #: Loads of a thread that are in flight together; bytes of one that is not narrow.
@@ -54,14 +62,21 @@ def estimate_time(features: Features, found: Bound, target: Target, conflicts: C
     blocks = np.maximum(1.0, (1.0 - costs.tail) * features.grid / target.NUM_SM + costs.tail * fullest)
     resident = np.minimum(fitting, fullest)
     waves = np.maximum(1.0, blocks / resident)
+    streamed = np.greater(features.by_lanes, 0)
+    dram, through = _transfer_seconds(features, blocks, fitting, target, costs)
     busy = _soft_maximum(
         (
             *_compute_seconds(features, blocks, resident, target, conflicts, costs),
-            *_transfer_seconds(features, blocks, fitting, target, costs),
+            np.where(streamed, costs.dram / costs.streamed_dram * _scattered_rows(features), 1.0) * dram,
+            np.where(streamed, costs.bulk_l2, 1.0) * through,
             waves * _direct_latencies(features, costs) * target.dram_latency,
             features.grid * features.combined / (costs.combined * target.NUM_SM * target.clock),
         ),
-        np.where(np.greater(features.tensor, 0), costs.mma_overlap, 1.0 + costs.overlap),
+        np.where(
+            streamed,
+            STREAMED_OVERLAP,
+            np.where(np.greater(features.tensor, 0), costs.mma_overlap, 1.0 + costs.overlap),
+        ),
     )
     exposed = _exposed_seconds(features, busy, waves, resident, target, costs)
     barriers = (
@@ -98,6 +113,8 @@ def estimate_time(features: Features, found: Bound, target: Target, conflicts: C
 def _occupancy(features: Features, target: Target) -> Count:
     """Return the expected resident blocks of an SM."""
     late = np.minimum(np.maximum(UNSTAGED_REGISTER_SHARE * features.needed, 16.0), features.limit)
+    early = STREAMING_REGISTERS + features.instances + 4.0 * np.minimum(_loads_of_round(features), MAX_LOADS_IN_FLIGHT)
+    late = np.where(np.greater(features.by_lanes, 0), np.minimum(early, features.limit), late)
     registers = np.where(np.equal(features.copies, 0), late, features.registers)
     fitting = np.maximum(1, resident_blocks(features, registers, target))
     # Warpgroups of a chain may take the registers of their producer, and all of an SM with them.
@@ -208,12 +225,29 @@ def _extra_issue_slots(target: Target) -> float:
     return max(0.0, round(target.issue_per_clock * target.warp_size / lanes) - 1.0)
 
 
+def _scattered_rows(features: Features) -> Count:
+    """Return the slowdown of DRAM where a warp's load touches more lines than it fills: parts of many rows."""
+    lines = features.lines * 32.0 / np.maximum(features.direct * features.threads + features.stores, 1e-9)
+    return np.maximum(1.0, lines / FILLED_LINES) ** SCATTERED_ROWS_POWER
+
+
+def _loads_of_round(features: Features) -> Count:
+    """Return the direct loads of a thread in a round."""
+    return features.direct / np.maximum(1.0, features.rounds)
+
+
 def _direct_latencies(features: Features, costs: CostCoefficients) -> Count:
-    """Return the sequential latencies of a thread's direct loads."""
+    """Return the sequential latencies of a thread's direct loads.
+
+    Reduction threads that multiply have as many in flight as registers hold; others have few.
+    """
+    room = np.clip((features.limit - STREAMING_REGISTERS - RUNNING_REGISTERS) / 4.0, 1.0, MAX_LOADS_IN_FLIGHT)
+    batches = np.maximum(features.rounds, features.direct / room)
     loads = np.maximum(features.direct * features.threads, 1e-9)
     guarded = (1.0 + features.decoding / loads) ** costs.guarded
     line_factor = np.clip(features.lines * 32.0 / (loads + features.stores), 1.0, 32.0) ** costs.line_spread
-    return costs.direct * (features.direct + costs.divided * features.divided_direct) * guarded * line_factor
+    others = costs.direct * (features.direct + costs.divided * features.divided_direct) * guarded * line_factor
+    return np.where(np.greater(features.by_lanes, 0), costs.streamed * batches, others)
 
 
 def _transfer_seconds(

@@ -55,6 +55,7 @@ class Features:
     tiled: Count = _plain_count("tiles of rows that a block adds to column sums, 0 without these")
     persistent: Count = _plain_count("1 where the blocks of a chain in registers take several tiles in turn")
     in_step: Count = _plain_count("warpgroups of a chain that meet at a barrier in each part")
+    by_lanes: Count = _plain_count("1 where reduction threads load the factors of products, each element once")
     raster: Count = _plain_count("blocks along the outermost dim that the grid walks together")
     min_blocks: Count = _plain_count("blocks that shall be resident on an SM, 0 where the schedule does not ask")
     # Memory of a block and registers of a thread

@@ -41,6 +41,7 @@ from ..geometry import (
     is_walked_by_rows,
     joins_loop,
     least,
+    multiplies_one_row,
     producer_share,
     product,
     reads_shared_matrices,
@@ -104,6 +105,7 @@ def count_features(
     bulk = products[-1].loop.tma if products and not totals.in_registers else np.int64(0)
     chained = np.int64((2 + (len(geometry) == 2) if products else 1) if totals.in_registers else 0)
     fragments = np.int64(any(p.structure.mma and not reads_shared_matrices(p.structure.mma) for p in geometry))
+    lanes = (_multiplies_by_lanes(*each) for each in zip(group.segments, geometry, strict=True))
     alone = not products or not totals.in_registers or products[-1].loop.tma
     again = np.equal(products[-1].loop.tma, PERSISTENT) if products and totals.in_registers else False
     persistent = np.where(again, 1, 0)
@@ -111,14 +113,20 @@ def count_features(
     tiled = geometry[-1].tiles if geometry[-1].structure.part_rows else np.int64(0)
     box_products = np.int64(any(part.structure.boxed for part in geometry))
     return Features(grid=blocks, bulk=bulk, fragments=fragments, box_products=box_products, chained=chained,
-                    persistent=persistent, tiled=tiled, in_step=in_step, outer=outer, batches=batches,
-                    threads=totals.threads,
+                    persistent=persistent, tiled=tiled, in_step=in_step, by_lanes=sum(lanes, np.int64(0)), outer=outer,
+                    batches=batches, threads=totals.threads,
                     shared=shared_bytes(group, geometry, tiles, layouts), registers=least(registers.expected, limit),
                     needed=registers.needed, held=registers.held, limit=limit, tile=_smallest(tiles),
                     stages=_maximum(_buffers_ahead(part, bool(totals.in_registers)) for part in geometry),
                     raster=raster, min_blocks=min_blocks,
                     working=working, instances=_maximum(product(part.thread) for part in geometry), useful_flops=useful,
                     unique_bytes=unique, segments=parts, **totals.sums)  # fmt: skip
+
+
+def _multiplies_by_lanes(segment: Segment, geometry: Geometry) -> Count:
+    """Return where reduction threads of a segment load the factors of a product."""
+    lanes = geometry.structure.reduction_threads and multiplies_one_row(segment)
+    return np.where(np.greater(geometry.reduction_threads, 1), 1, 0) if lanes else 0
 
 
 def _count_segments(

@@ -21,7 +21,7 @@ from attrs import evolve, frozen
 
 from ...ir import Budget, FusedGroup, Target, Var, member_name
 from ..context import CompileContext
-from ..costs import CostModel, Executor, MemberRow, schedule_row, shared_launch_seconds
+from ..costs import CostModel, Executor, MemberRow, schedule_as_wide, schedule_row, shared_launch_seconds
 from ..decisions import Decisions, ForeignDecisionsError, Replay
 from ..fusion import Group, Views, rename_group
 from ..launch_order import launch_violations
@@ -249,8 +249,10 @@ def _merge_level(
     for launch in members:
         first.setdefault(keys[launch.places[0]], launch.places[0])
     made: list[Launch] = []
+    wide: dict[Hashable, Candidate] = {}
     for launch in sorted(members, key=lambda each: (first[keys[each.places[0]]], each.places)):
-        tries = [(n, other.merge(launch, keys)) for n, other in enumerate(made)] if not over() else []
+        several = enumerate(made if not over() else ())
+        tries = [(n, each.merge(_as_wide(launch, each, keys, wide, target), keys)) for n, each in several]
         gains = [(saved_seconds(made[n], launch, both, target), -n) for n, both in tries if is_launchable(both, target)]
         gain, place = max(gains, default=(0.0, 0))
         if gain > MIN_SAVED_LAUNCH_SHARE * target.launch_time:
@@ -258,6 +260,20 @@ def _merge_level(
         else:
             made.append(launch)
     return made
+
+
+def _as_wide(
+    launch: Launch, other: Launch, keys: Mapping[int, Hashable], known: dict[Hashable, Candidate], target: Target
+) -> Launch:
+    """Return the launch of one product of one row, in blocks as wide as those of other such products."""
+    threads = other.candidates[0].features["threads"]
+    products = all(c.features["by_lanes"] for c in (*launch.candidates, *other.candidates))
+    if not products or launch.candidates[0].features["threads"] == threads:
+        return launch
+    key = keys[launch.places[0]], threads
+    if key not in known:
+        known[key] = schedule_as_wide(launch.groups[0].form, launch.candidates[0], threads, target)
+    return evolve(launch, candidates=(known[key],))
 
 
 def _faster_launches(

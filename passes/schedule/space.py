@@ -42,6 +42,7 @@ from ..geometry import (
     is_matrix_like,
     is_register_chain,
     is_scatter_only,
+    multiplies_one_row,
     part_rows,
     scatter_tile_dim,
     whole_dims,
@@ -181,12 +182,23 @@ def _reduction_templates(
         loops, reduces = _loops(segment, flat)
         patch = _patch(segment, dims) if any(staged) and matrix else ()
         found.append(SegmentTemplate(dims, loops, reduces, staged, shared=written, patch=patch))
-    if not written and not reads_shared:
+    if not (written or reads_shared) or passes_row(group):
         loops, reduces = _loops(segment, flat=True)
         dims, none = runs if matrix else _flat_dims(segment), tuple(() for _ in reduces)
-        caches_rows = _may_cache_rows(group, segment, loops, target)
-        found.append(SegmentTemplate(dims, loops, reduces, none, reduction_threads=True, caches_rows=caches_rows))
+        dims = separate if written or reads_shared else dims
+        caches_rows = len(group.segments) == 1 and _may_cache_rows(group, segment, loops, target)
+        template = SegmentTemplate(dims, loops, reduces, none, reduction_threads=True, shared=written)
+        found.append(evolve(template, caches_rows=caches_rows))
     return list(dict.fromkeys(found))
+
+
+def passes_row(group: FusedGroup) -> bool:
+    """Return whether a segment passes a row, or sums, to a product."""
+    first, *rest = group.segments
+    own = tuple(r.name for r in first.reductions)
+    sums = bool(own) and not any(is_contraction(r, own) for r in first.reductions)
+    sums = sums and prod(axis.extent for axis in first.axes) == 1
+    return sums and len(rest) == 1 and multiplies_one_row(rest[0])
 
 
 def _may_cache_rows(group: FusedGroup, segment: Segment, loops: Sequence[tuple[Var, ...]], target: Target) -> bool:

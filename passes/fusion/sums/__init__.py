@@ -12,4 +12,5 @@ from .hierarchical_reduction import sum_rows_first
 from .parameter_hoisting import hoist_parameters
 from .reduction_cse import eliminate_common_reductions
 from .rematerialisation import rematerialise
+from .row_recompute import copy_rows
 from .shifted_mean import shift_means
