@@ -23,6 +23,7 @@ from ...ir import (
     Var,
     is_contraction,
     reads,
+    required_streamed_axis,
     variables,
 )
 from ..geometry import (
@@ -61,9 +62,11 @@ BOX_VECTORS, BOX_RINGS = (2, 4, 8), ((1, 0, 0, 2), (2, 0, 1, 2))
 def box_mma_templates(group: FusedGroup, position: int, target: Target) -> Iterator[SegmentTemplate]:
     """Yield the templates with matrix instructions beside a box.
 
-    The segment has the only product of two segments. It fills a box in shared memory, or reads one.
+    The segment has the only product of two segments. It fills a box in shared memory, or reads one, whole.
     """
-    if len(group.segments) == 2 and not any(_box_templates(group, group.segments[1 - position], target)):
+    if len(group.segments) != 2 or required_streamed_axis(group) is not None:
+        return
+    if not any(_box_templates(group, group.segments[1 - position], target)):
         yield from _box_templates(group, group.segments[position], target)
 
 
