@@ -200,15 +200,23 @@ def is_matrix_like(segment: Segment) -> bool:
 
     Data is then reused in both directions.
     """
-    kinds = {k for k, a in zip(axis_classes(segment), segment.axes, strict=True) if a.extent > 1 and len(k) == 1}
-    own = [r.name for r in segment.reductions]
-    return len(kinds) >= 2 and any(is_contraction(r, own) for r in segment.reductions)
+    return len(_product_classes(segment)) >= 2
 
 
 def multiplies_one_row(segment: Segment) -> bool:
-    """Return whether a segment multiplies single rows of batches and a matrix."""
+    """Return whether a contraction has axes of one class, beside those of batches.
+
+    It multiplies single rows and a matrix. A sum of elementwise products has none.
+    """
+    return len(_product_classes(segment)) == 1
+
+
+def _product_classes(segment: Segment) -> frozenset[frozenset[int]]:
+    """Return the classes M and N of a segment's axes, none without a contraction."""
     own = [r.name for r in segment.reductions]
-    return not is_matrix_like(segment) and any(is_contraction(r, own) for r in segment.reductions)
+    kinds = zip(axis_classes(segment), segment.axes, strict=True)
+    found = frozenset(k for k, a in kinds if a.extent > 1 and len(k) == 1)
+    return found if any(is_contraction(r, own) for r in segment.reductions) else frozenset()
 
 
 def with_streamed_input(structure: SegmentTemplate, group: FusedGroup, axis: int) -> SegmentTemplate:

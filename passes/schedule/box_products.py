@@ -41,7 +41,7 @@ from ..geometry import (
 from .mma_parameters import is_contiguous, lies_deep
 from .mma_templates import worthwhile_instructions
 from .rules import Finding, ScheduleSizes
-from .staging_parameters import stageable_operands
+from .staging_parameters import ring_parameter, stageable_operands
 
 #: Instructions of a warp along the rows, along the columns, and its elements of other dims of a box.
 BOX_ROWS, BOX_COLUMNS, BOX_OTHERS = (1, 2), (1, 2, 3, 4, 6, 8, 9, 12), (1, 2, 3, 4)
@@ -139,7 +139,7 @@ def box_mma_parameters(
     extent = _extent(structure.loops[0])
     yield ScheduleParameter.of(f"{prefix}c0", [c for c in powers(atom.k, 64) if c <= max(next_power(extent), atom.k)])
     rings = BOX_RINGS[: 1 if coarse or not target.async_copy else None]
-    yield ScheduleParameter(tuple(f"{prefix}{name}" for name in ("stages", "prefetch", "l1", "order")), rings)
+    yield ring_parameter(prefix, rings)
 
 
 def _tiles(

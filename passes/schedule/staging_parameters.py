@@ -71,6 +71,11 @@ def cache_parameter(prefix: str, target: Target, coarse: bool) -> ScheduleParame
     return ScheduleParameter.of(f"{prefix}l1", (0, 1) if target.async_copy and not coarse else (0,))
 
 
+def ring_parameter(prefix: str, rings: Sequence[tuple[int, int, int, int]]) -> ScheduleParameter:
+    """Return stages, prefetch distance, cache policy and layout as one parameter."""
+    return ScheduleParameter(tuple(f"{prefix}{name}" for name in ("stages", "prefetch", "l1", "order")), tuple(rings))
+
+
 def layouts(deep: bool, coarse: bool, target: Target) -> tuple[int, ...]:
     """Return the candidate layouts of staged tiles.
 
