@@ -4,7 +4,7 @@ K blocks, stages, tile layouts and cache policy."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
 import numpy as np
