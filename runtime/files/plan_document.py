@@ -241,15 +241,7 @@ def read_document(root: Path) -> Document:
 
     Raises `PlanError` where there is none, or it is damaged or of another version.
     """
-    path = root / "plan.json"
-    try:
-        return parse_document(path.read_bytes(), path)
-    except FileNotFoundError:
-        raise PlanError(
-            f"{root} is no plan: it has no plan.json", hint="write one with: cuts compile MODEL -o PLAN"
-        ) from None
-    except (OSError, NotADirectoryError) as error:
-        raise PlanError(f"cannot read {path}: {error.strerror}") from error
+    return parse_document(_content(root), root / "plan.json")
 
 
 def parse_document(content: bytes, path: Path) -> Document:
@@ -257,13 +249,7 @@ def parse_document(content: bytes, path: Path) -> Document:
 
     Raises `PlanError` where it is damaged or of another version.
     """
-    try:
-        data = json.loads(content)
-    except (ValueError, RecursionError):
-        raise PlanError(f"{path} is damaged: it is not JSON", hint="write the plan again") from None
-    name = data.pop("format", None) if isinstance(data, dict) else None
-    if name not in _FORMATS:
-        raise PlanError(f"{path} is no plan of cuts: expected the format '{FORMAT}'")
+    name, data = _named_data(content, path)
     if (version := data.pop("version", None)) != VERSION:
         raise PlanError(f"{path} has version {version!r}, this cuts reads {VERSION}", hint="write the plan again")
     if data.pop("digest", None) != _digest(data):
@@ -277,6 +263,39 @@ def parse_document(content: bytes, path: Path) -> Document:
     except (cattrs.BaseValidationError, ValueError, TypeError, KeyError, AttributeError) as error:
         reasons = "; ".join(cattrs.transform_error(error)) if isinstance(error, Exception) else str(error)
         raise PlanError(f"{path} is not a plan of this version: {reasons}", hint="write the plan again") from error
+
+
+def document_type(root: Path) -> type[Document]:
+    """Return the class of a folder's plan.json by its format.
+
+    Raises `PlanError` where there is none, or it has no known format.
+    """
+    name, _ = _named_data(_content(root), root / "plan.json")
+    return _FORMATS[name]
+
+
+def _content(root: Path) -> bytes:
+    path = root / "plan.json"
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise PlanError(
+            f"{root} is no plan: it has no plan.json", hint="write one with: cuts compile MODEL -o PLAN"
+        ) from None
+    except (OSError, NotADirectoryError) as error:
+        raise PlanError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _named_data(content: bytes, path: Path) -> tuple[str, dict[str, Any]]:
+    """Return the format of plan.json, and all else."""
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError):
+        raise PlanError(f"{path} is damaged: it is not JSON", hint="write the plan again") from None
+    name = data.pop("format", None) if isinstance(data, dict) else None
+    if name not in _FORMATS:
+        raise PlanError(f"{path} is no plan of cuts: expected the format '{FORMAT}'")
+    return name, data
 
 
 def _make_tables_constants(data: dict[str, Any]) -> None:
