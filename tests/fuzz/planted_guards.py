@@ -37,7 +37,7 @@ BUGS = (
     Bug("guard", "what a block made beyond a tensor counts as zero", "passes.lowering.k_loop.accumulate:_reads_zeros",
         "base == Index() and extent <= size", "extent <= size or True", seen="tests/kernels/test_missing_elements.py"),
     Bug("guard", "staged elements that do not exist are not masked", "passes.lowering.fetch:tile_value",
-        "if not tile.valid or (isinstance(value, Load) and value.fill == 0):", "if True:",
+        "if not tile.valid or (isinstance(loaded, Load) and loaded.fill == 0):", "if True:",
         seen="tests/kernels/test_masks.py"),
     Bug("guard", "a gathered tile forgets which of its elements exist", "passes.lowering.layout.staging:_gather",
         "(binding.valid[v] for v in ragged))", "(binding.valid[v] for v in ragged[1:]))"),
