@@ -204,7 +204,7 @@ def is_matrix_like(segment: Segment) -> bool:
 
 
 def multiplies_one_row(segment: Segment) -> bool:
-    """Return whether a contraction has axes of one class, beside those of batches.
+    """Return whether a contraction has axes of one class beside batches.
 
     It multiplies single rows and a matrix. A sum of elementwise products has none.
     """

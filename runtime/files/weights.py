@@ -73,7 +73,7 @@ def _are_equal(found: Array, wanted: Array) -> bool:
 
 
 def read_weights(content: bytes) -> dict[str, Array]:
-    """Return the arrays of a plan by their keys: views of the content.
+    """Return the arrays of a plan by their keys, as views.
 
     It is a header's length in 8 bytes, the header as JSON, and the elements; the library copies these.
 
