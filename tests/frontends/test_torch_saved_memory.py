@@ -225,3 +225,24 @@ def test_nothing_is_computed_again_from_updated_inputs() -> None:
         theirs(x).sum().backward()
         torch.testing.assert_close(ours.count, theirs.count, rtol=0, atol=0)
         torch.testing.assert_close(ours.weight.grad, theirs.weight.grad)
+
+
+@needs_opencl
+def test_a_returned_copy_may_be_written() -> None:
+    """A copy in another order of dims is saved only where it stays inside."""
+
+    def call(x: Any, w: Any) -> Any:
+        y = torch.tanh(x @ w)
+        return y.square().sum(), y.permute(1, 0).contiguous()
+
+    torch._dynamo.reset()
+    gradients = []
+    for function in (call, torch.compile(call, backend=cuts_backend)):
+        generator = torch.Generator().manual_seed(0)
+        x, w = torch.randn(8, 16, generator=generator), torch.randn(16, 24, generator=generator, requires_grad=True)
+        loss, copy = function(x, w)
+        with torch.no_grad():
+            copy.zero_()
+        loss.backward()
+        gradients.append(w.grad)
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-5)

@@ -26,9 +26,6 @@ from .byte_conversions import CONVERSION_TEXTS
 from .mma_text import operand_words
 from .warpgroup_text import BEGINS, HELD_ROWS, held_rows, held_rows_words, warpgroup_helper_name, warpgroup_rows
 
-#: Bytes of a word that packed numbers fill.
-_WORD_BYTES = 4
-
 
 def _matrix_helper(row: MatrixLoadInstruction) -> str:
     suffix = "_f32" if row.dtype is DType.F32 else "_turned" * row.transposed

@@ -82,13 +82,14 @@ def read_saved_copies(graph: torch.fx.Graph) -> None:
 
         c = clone(permute(y));  g = f(y)   ->   g = f(permute(c))
 
-    The copy is saved then, and both are views of it: a product would read it slowly in the order of `y`.
+    The copy is saved then, and both are views of it: a product would read it slowly in the order of `y`. A result of
+    the module is not saved: a caller may write to it.
     """
-    backward, (output,) = _backward_nodes(graph), [node for node in graph.nodes if node.op == "output"]
+    backward, returned = _backward_nodes(graph), _returned_storages(graph)
     for copy in [node for node in graph.nodes if node.target is aten.clone.default and node not in backward]:
         moved = copy.args[0]
         source = moved.args[0] if moved.target is aten.permute.default else None
-        if source is None or source.op == "placeholder" or output in source.users:
+        if source is None or source.op == "placeholder" or not returned.isdisjoint(map(_storage_of, (source, copy))):
             continue
         copy.meta["recompute"] = CheckpointPolicy.MUST_SAVE
         same = [source]
@@ -111,8 +112,7 @@ def align_product_rows(graph: torch.fx.Graph) -> None:
 
     Kernels read and write 16 bytes at once then. Results of the module stay as they are.
     """
-    backward, (output,) = _backward_nodes(graph), [node for node in graph.nodes if node.op == "output"]
-    returned = {_storage_of(node) for node in output.all_input_nodes}
+    backward, returned = _backward_nodes(graph), _returned_storages(graph)
     for node in [node for node in graph.nodes if node.target in _PRODUCTS and node not in backward]:
         value = node.meta["val"]
         row, unit = value.shape[-1], ALIGNMENT // value.element_size()
@@ -136,6 +136,12 @@ def _pad_rows(graph: torch.fx.Graph, node: torch.fx.Node, count: int) -> torch.f
     value = node.meta["val"]
     padded.meta = {**node.meta, "val": value.new_empty((*value.shape[:-1], value.shape[-1] + count))}
     return padded
+
+
+def _returned_storages(graph: torch.fx.Graph) -> set[Any]:
+    """Return the storages of a module's results and gradients."""
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    return {_storage_of(node) for node in output.all_input_nodes}
 
 
 def _storage_of(node: torch.fx.Node) -> Any:
