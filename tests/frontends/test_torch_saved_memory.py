@@ -229,7 +229,7 @@ def test_nothing_is_computed_again_from_updated_inputs() -> None:
 
 @needs_opencl
 def test_a_returned_copy_may_be_written() -> None:
-    """A copy in another order of dims is saved only where it stays inside."""
+    """Copies in another order of dims are saved only inside."""
 
     def call(x: Any, w: Any) -> Any:
         y = torch.tanh(x @ w)
