@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from statistics import fmean
+from math import fsum
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -57,7 +57,8 @@ def middle_mean(samples: Sequence[float]) -> float:
     """
     ordered, outer = sorted(samples), len(samples) // 6 or len(samples) // 3
     middle = ordered[outer : len(ordered) - outer]
-    return middle[0] + fmean(each - middle[0] for each in middle)  # equal samples have exactly their value as mean
+    offsets = fsum(each - middle[0] for each in middle)  # equal samples have exactly their value as mean
+    return middle[0] + offsets / len(middle)
 
 
 @frozen

@@ -15,8 +15,8 @@ from ..device import Array, Buffer, Device, Launch, MemoryPart, Pointer, Timing
 from ..library import DIALECT, Routine
 from .arguments import parameter, parameter_kinds
 from .compile import compile_kernels
+from .driver import current_device, driver, in_primary_context, primary_context
 from .gap_free_timing import GapFreeSampler
-from .query import current_device, driver, in_primary_context, primary_context
 
 _DEFAULT_SHARED = 48 * 1024  # of a block, without an attribute of the kernel
 #: Launches with an event that the host issues while the device writes twice its L2 cache.

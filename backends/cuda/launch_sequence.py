@@ -18,11 +18,11 @@ from ...ir import BackendError, KernelFunction, Target, install_command
 from ..device import Array
 from ..launch_sequence import LaunchSequence, SequenceLauncher, SequencePlan, moved_blocks
 from ..library import DIALECT, Routine
-from .calls import DriverCalls, DriverError
 from .compile import compile_kernels
 from .device import CudaDevice
 from .graph_nodes import CopyNode, RoutineNode, SequenceNode, make_node
 from .graphs import enable_programmatic_launch, extend_capture
+from .handles import DriverCalls, DriverError
 
 _DEFAULT_SHARED = 48 * 1024  # of a block, without an attribute of the kernel
 #: Limit of recorded launches: a recording holds some hundred bytes for each of them, in the driver's memory.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -265,11 +266,12 @@ def parse_document(content: bytes, path: Path) -> Document:
         raise PlanError(f"{path} is not a plan of this version: {reasons}", hint="write the plan again") from error
 
 
-def document_type(root: Path) -> type[Document]:
+def document_type(folder: str | os.PathLike[str]) -> type[Document]:
     """Return the class of a folder's plan.json by its format.
 
     Raises `PlanError` where there is none, or it has no known format.
     """
+    root = Path(folder)
     name, _ = _named_data(_content(root), root / "plan.json")
     return _FORMATS[name]
 

@@ -12,15 +12,16 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from attrs import fields, has
+from attrs import fields, has, resolve_types
 
-from ...backends import described_device, described_target
 from ...ir import Target, UsageError
 
 
 @cache
 def _description(name: str, dialect: str, arch: str) -> Target:
     """Return the present description of a machine, or of its dialect where it has none."""
+    from ...backends import described_device, described_target
+
     try:
         return described_device(name, arch) if dialect == "cuda" else described_target(dialect)
     except UsageError:
@@ -34,8 +35,19 @@ def complete_target(data: Any, unstructure: Callable[[Any], Any]) -> Any:
     """
     if not isinstance(data, Mapping):
         return data
+    if _is_complete(data, Target):
+        return data
     present = _description(str(data["name"]), str(data["dialect"]), str(data["arch"]))
     return _merge(data, present, unstructure)
+
+
+def _is_complete(data: Any, kind: Any) -> bool:
+    """Return whether a record has the fields of a class; those of classes inside too."""
+    known = {field.name: field.type for field in fields(resolve_types(kind))}
+    inner = ((data.get(name), type_) for name, type_ in known.items() if has(type_))
+    return data.keys() == known.keys() and all(
+        isinstance(value, Mapping) and _is_complete(value, type_) for value, type_ in inner
+    )
 
 
 def _merge(data: Any, present: Any, unstructure: Callable[[Any], Any]) -> Any:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cuts.backends.cuda import device as cuda
+from cuts.backends.cuda import driver as cuda_driver
 from cuts.backends.cuda import query
 from cuts.backends.cuda.bindings import BindingsDriver
 from cuts.backends.cuda.compile import Cubin
@@ -53,7 +54,7 @@ def double(a: int, c: int) -> None:
 
 
 KERNELS: Mapping[str, Callable[..., None]] = {"k_add": add, "k_double": double}
-CACHED_FUNCTIONS = (query.driver, query.open_context, query.query_target)
+CACHED_FUNCTIONS = (cuda_driver.driver, cuda_driver.open_context, query.query_target)
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def bindings(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBindings]:
     """Install a driver in Python as the bindings, where PyCUDA is missing."""
     fake = FakeBindings(KERNELS, ATTRIBUTES)
     found = BindingsDriver(fake)
-    monkeypatch.setattr(query, "import_driver", lambda: found)
+    monkeypatch.setattr(cuda_driver, "import_driver", lambda: found)
     monkeypatch.setattr(cuda, "compile_kernels", lambda kernels, arch: tuple(Cubin(b"code") for _ in kernels))
     monkeypatch.setattr(cuda_graph, "import_module", missing)
     for each in CACHED_FUNCTIONS:
@@ -139,7 +140,7 @@ def test_times_come_from_events(bindings: FakeBindings) -> None:
 
 def test_event_reports_whether_device_has_reached_it(bindings: FakeBindings) -> None:
     open_device(find_target("cuda:sm_90"))
-    driver = query.driver()
+    driver = cuda_driver.driver()
     event = driver.Event()
     event.record(driver.Stream())
     assert event.query()
@@ -158,14 +159,14 @@ def test_the_device_says_what_it_is(bindings: FakeBindings) -> None:
 
 
 def test_missing_packages_are_named_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    for each in (*CACHED_FUNCTIONS, query.import_driver):
+    for each in (*CACHED_FUNCTIONS, cuda_driver.import_driver):
         each.cache_clear()
-    monkeypatch.setattr(query, "import_module", missing)
-    monkeypatch.setattr(query, "BindingsDriver", lambda: missing("cuda"))
+    monkeypatch.setattr(cuda_driver, "import_module", missing)
+    monkeypatch.setattr(cuda_driver, "BindingsDriver", lambda: missing("cuda"))
     with pytest.raises(BackendError, match="cuda-bindings or PyCUDA") as caught:
-        query.driver()
+        cuda_driver.driver()
     assert caught.value.hint == "pip install 'cuts-compiler[cuda]'"
-    query.import_driver.cache_clear()
+    cuda_driver.import_driver.cache_clear()
 
 
 def test_the_bindings_have_what_is_asked_for() -> None:

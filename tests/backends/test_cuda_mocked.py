@@ -16,6 +16,7 @@ from attrs import evolve
 from cuts.backends.cuda import device as cuda
 from cuts.backends.cuda import query as cuda_device
 from cuts.backends.cuda.compile import Cubin
+from cuts.backends.cuda.driver import current_device
 from cuts.backends.cuda.graphs import graph as cuda_graph
 from cuts.backends.devices import find_target
 from cuts.ir.errors import BackendError, CutsError
@@ -339,7 +340,7 @@ def test_the_device_is_described_by_what_it_reports(memory: Memory) -> None:
 def test_measured_cache_describes_the_device(
     memory: Memory, monkeypatch: pytest.MonkeyPatch, name: str, sms: int, bandwidth: float
 ) -> None:
-    monkeypatch.setattr(cuda_device.current_device(), "name", lambda: name)
+    monkeypatch.setattr(current_device(), "name", lambda: name)
     monkeypatch.setitem(ATTRIBUTES, "MULTIPROCESSOR_COUNT", sms)
     cuda_device.query_target.cache_clear()
     target = find_target("cuda:device")
