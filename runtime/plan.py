@@ -301,7 +301,10 @@ def _check_tensors(plan: Plan) -> None:
 def check_model(
     name: str, graph: Graph, inputs: tuple[str, ...], outputs: tuple[str, ...], types: Mapping[str, TensorType]
 ) -> None:
-    """Check that a plan and its model have the same inputs and outputs."""
+    """Check that a plan and its model have the same inputs and outputs.
+
+    Raises `PlanError` where they have not.
+    """
     for what, ours, theirs in (("inputs", inputs, graph.inputs), ("outputs", outputs, graph.outputs)):
         if ours != theirs:
             raise PlanError(f"plan {quote(name)}: its {what} are {list(ours)}, those of its model {list(theirs)}")

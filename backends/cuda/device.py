@@ -14,7 +14,6 @@ from ...ir import BackendError, GraphError, KernelFunction, Target
 from ..device import Array, Buffer, Device, Launch, MemoryPart, Pointer, Timing
 from ..library import DIALECT, Routine
 from .arguments import parameter, parameter_kinds
-from .compile import compile_kernels
 from .driver import current_device, driver, in_primary_context, primary_context
 from .gap_free_timing import GapFreeSampler
 
@@ -141,11 +140,8 @@ class CudaDevice(Device):
     @in_primary_context
     def build(self, kernels: Sequence[KernelFunction], binaries: Sequence[bytes | None] = ()) -> tuple[object, ...]:
         """Load cubins, compiling missing ones."""
-        codes: list[bytes | None] = list(binaries) if binaries else [None] * len(kernels)
-        missing = [index for index, code in enumerate(codes) if code is None]
-        for index, cubin in zip(missing, compile_kernels([kernels[i] for i in missing], self.target.arch), strict=True):
-            codes[index] = cubin.code
-        return tuple(self._load(kernel, code or b"") for kernel, code in zip(kernels, codes, strict=True))
+        codes = complete_binaries(kernels, binaries, self.target.arch)
+        return tuple(self._load(kernel, code) for kernel, code in zip(kernels, codes, strict=True))
 
     def _load(self, kernel: KernelFunction, code: bytes) -> Any:
         if kernel.dialect == DIALECT:
@@ -291,6 +287,18 @@ class CudaDevice(Device):
             "memory_free": free,
             "driver": self._driver.get_driver_version(),
         }
+
+
+def complete_binaries(kernels: Sequence[KernelFunction], binaries: Sequence[bytes | None], arch: str) -> list[bytes]:
+    """Return the cubins of kernels, compiling missing ones; library steps have none."""
+    codes: list[bytes | None] = list(binaries) if binaries else [None] * len(kernels)
+    missing = [index for index, code in enumerate(codes) if code is None and kernels[index].dialect != DIALECT]
+    if missing:
+        from .compile import compile_kernels  # a saved plan mostly has its cubins
+
+        for index, cubin in zip(missing, compile_kernels([kernels[i] for i in missing], arch), strict=True):
+            codes[index] = cubin.code
+    return [code or b"" for code in codes]
 
 
 def _nothing() -> None:

@@ -18,8 +18,7 @@ from ...ir import BackendError, KernelFunction, Target, install_command
 from ..device import Array
 from ..launch_sequence import LaunchSequence, SequenceLauncher, SequencePlan, moved_blocks
 from ..library import DIALECT, Routine
-from .compile import compile_kernels
-from .device import CudaDevice
+from .device import CudaDevice, complete_binaries
 from .graph_nodes import CopyNode, RoutineNode, SequenceNode, make_node
 from .graphs import enable_programmatic_launch, extend_capture
 from .handles import DriverCalls, DriverError
@@ -96,13 +95,10 @@ class CudaSequenceLauncher(SequenceLauncher):
 
         Raises `BackendError` where one does not load.
         """
-        codes: list[bytes | None] = list(binaries) if binaries else [None] * len(kernels)
-        missing = [index for index, code in enumerate(codes) if code is None and kernels[index].dialect != DIALECT]
-        for index, cubin in zip(missing, compile_kernels([kernels[i] for i in missing], self.target.arch), strict=True):
-            codes[index] = cubin.code
+        codes = complete_binaries(kernels, binaries, self.target.arch)
         modules: list[Any] = []
         load = partial(self._load, modules)
-        loaded = self.in_context(lambda: [load(k, code or b"") for k, code in zip(kernels, codes, strict=True)])
+        loaded = self.in_context(lambda: [load(k, code) for k, code in zip(kernels, codes, strict=True)])
         made = CudaLaunchSequence(self, plan, kernels, loaded)
         weakref.finalize(made, _UNUSED_MODULES[self.cu, self.ordinal].extend, modules).atexit = False
         return made

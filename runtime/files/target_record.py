@@ -8,13 +8,14 @@ dropped, and one that the plan lacks is that of the present description of the m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from attrs import fields, has, resolve_types
 
 from ...ir import Target, UsageError
+from .json_records import write_record
 
 
 @cache
@@ -28,7 +29,7 @@ def _description(name: str, dialect: str, arch: str) -> Target:
         return described_target("cuda" if dialect == "cuda" else "opencl")
 
 
-def complete_target(data: Any, unstructure: Callable[[Any], Any]) -> Any:
+def complete_target(data: Any) -> Any:
     """Return the record of a target with the fields of this version.
 
     Raises `KeyError` where name, dialect or architecture are missing.
@@ -38,7 +39,7 @@ def complete_target(data: Any, unstructure: Callable[[Any], Any]) -> Any:
     if _is_complete(data, Target):
         return data
     present = _description(str(data["name"]), str(data["dialect"]), str(data["arch"]))
-    return _merge(data, present, unstructure)
+    return _merge(data, present)
 
 
 def _is_complete(data: Any, kind: Any) -> bool:
@@ -50,7 +51,7 @@ def _is_complete(data: Any, kind: Any) -> bool:
     )
 
 
-def _merge(data: Any, present: Any, unstructure: Callable[[Any], Any]) -> Any:
+def _merge(data: Any, present: Any) -> Any:
     """Merge a record into an object of the same class; of a class inside too."""
     if not isinstance(data, Mapping):
         return data
@@ -58,9 +59,9 @@ def _merge(data: Any, present: Any, unstructure: Callable[[Any], Any]) -> Any:
     for field in fields(type(present)):
         value = getattr(present, field.name)
         if field.name not in data:
-            found[field.name] = unstructure(value)
+            found[field.name] = write_record(value)
         elif has(type(value)):
-            found[field.name] = _merge(data[field.name], value, unstructure)
+            found[field.name] = _merge(data[field.name], value)
         else:
             found[field.name] = data[field.name]
     return found

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuts.backends.cuda import device as cuda
+from cuts.backends.cuda import compile as cuda_compile
 from cuts.backends.cuda import driver as cuda_driver
 from cuts.backends.cuda import query
 from cuts.backends.cuda.bindings import BindingsDriver
@@ -63,7 +63,7 @@ def bindings(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBindings]:
     fake = FakeBindings(KERNELS, ATTRIBUTES)
     found = BindingsDriver(fake)
     monkeypatch.setattr(cuda_driver, "import_driver", lambda: found)
-    monkeypatch.setattr(cuda, "compile_kernels", lambda kernels, arch: tuple(Cubin(b"code") for _ in kernels))
+    monkeypatch.setattr(cuda_compile, "compile_kernels", lambda kernels, arch: tuple(Cubin(b"code") for _ in kernels))
     monkeypatch.setattr(cuda_graph, "import_module", missing)
     for each in CACHED_FUNCTIONS:
         each.cache_clear()

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
+from cuts.backends.cuda import compile as cuda_compile
 from cuts.backends.cuda import device as cuda
+from cuts.backends.cuda import driver as cuda_driver
 from cuts.backends.cuda import query as cuda_device
 from cuts.backends.cuda.compile import Cubin
 from cuts.backends.cuda.driver import current_device
@@ -147,10 +149,10 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
     """Install a fake GPU's memory, without PyCUDA and compilers."""
     memory = Memory()
     driver = fake_driver(memory)
-    for module in (cuda, cuda_device):
+    for module in (cuda, cuda_device, cuda_driver):
         monkeypatch.setattr(module, "driver", lambda: driver)
-    monkeypatch.setattr(cuda_device, "open_context", lambda: (None, get_ident()))
-    monkeypatch.setattr(cuda, "compile_kernels", lambda kernels, arch: tuple(Cubin(b"code") for _ in kernels))
+    monkeypatch.setattr(cuda_driver, "open_context", lambda: (None, get_ident()))
+    monkeypatch.setattr(cuda_compile, "compile_kernels", lambda kernels, arch: tuple(Cubin(b"code") for _ in kernels))
     monkeypatch.setattr(cuda_graph, "import_module", missing)
     return memory
 
@@ -215,7 +217,7 @@ def test_another_thread_enters_the_context(memory: Memory, monkeypatch: pytest.M
     session = Session(example_plan("cuda"))
     log: list[str] = []
     context = SimpleNamespace(push=lambda: log.append("push"), pop=lambda: log.append("pop"))
-    monkeypatch.setattr(cuda_device, "open_context", lambda: (context, get_ident() + 1))
+    monkeypatch.setattr(cuda_driver, "open_context", lambda: (context, get_ident() + 1))
     session.run({"x": random_x()})
     assert log[0] == "push"
     assert log.count("push") == log.count("pop")
@@ -261,7 +263,7 @@ def test_given_cubins_are_loaded_and_not_compiled(memory: Memory, monkeypatch: p
         asked.append(len(kernels))
         return tuple(Cubin(b"code") for _ in kernels)
 
-    monkeypatch.setattr(cuda, "compile_kernels", compile_all)
+    monkeypatch.setattr(cuda_compile, "compile_kernels", compile_all)
     Session(evolve(example_plan("cuda"), binaries=(b"code", None)))
     assert asked == [1]
 
