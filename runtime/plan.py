@@ -301,7 +301,7 @@ def _check_tensors(plan: Plan) -> None:
 def check_model(
     name: str, graph: Graph, inputs: tuple[str, ...], outputs: tuple[str, ...], types: Mapping[str, TensorType]
 ) -> None:
-    """Check that a plan and its model have the same inputs and outputs.
+    """Check that a plan and its model have equal inputs and outputs.
 
     Raises `PlanError` where they have not.
     """

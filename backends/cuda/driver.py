@@ -1,4 +1,4 @@
-"""The CUDA driver through NVIDIA's bindings or PyCUDA, and its primary context.
+"""The CUDA driver and its primary context.
 
 PyTorch shares the primary context.
 """

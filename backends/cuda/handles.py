@@ -1,4 +1,4 @@
-"""Calls of the driver through NVIDIA's bindings, with memory, streams, events and kernels as in PyCUDA."""
+"""Driver calls through NVIDIA's bindings, with handles as PyCUDA has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frozen classes as JSON values, and back, by the types of their fields.
+"""Frozen classes as JSON values, and back, by field types.
 
 A record has exactly the fields of its class, but those with defaults. Opening a plan takes a few of its milliseconds
 here: the reader of a type is made once, and no code is generated.
@@ -46,7 +46,7 @@ def _reader(kind: Any) -> Reader:
     """Return the function that reads values of a type."""
     origin, parts = get_origin(kind), get_args(kind)
     if kind is Any:
-        return _same
+        return _keep
     if has(kind):
         return _class_reader(kind)
     if origin in (Union, UnionType):
@@ -62,7 +62,7 @@ def _reader(kind: Any) -> Reader:
     return kind if issubclass(kind, Enum) else _SCALARS[kind]
 
 
-def _same(value: Any) -> Any:
+def _keep(value: Any) -> Any:
     return value
 
 
@@ -129,18 +129,18 @@ def _mapping_reader(inner: Reader) -> Reader:
     return read
 
 
-def _whole(value: Any) -> int:
-    is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-    return int(_expect(is_whole and not isinstance(value, bool), value, "a whole number"))
+def _read_integer(value: Any) -> int:
+    is_read_integer = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    return int(_expect(is_read_integer and not isinstance(value, bool), value, "a whole number"))
 
 
-def _number(value: Any) -> float:
+def _read_number(value: Any) -> float:
     return float(_expect(isinstance(value, (int, float)) and not isinstance(value, bool), value, "a number"))
 
 
 _SCALARS: Mapping[Any, Reader] = {
-    int: _whole,
-    float: _number,
+    int: _read_integer,
+    float: _read_number,
     bool: lambda value: _expect(isinstance(value, bool), value, "true or false"),
     str: lambda value: _expect(isinstance(value, str), value, "a text"),
 }

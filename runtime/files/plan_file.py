@@ -94,7 +94,7 @@ def _read_file(root: Path, name: str, digest: str) -> bytes:
 
 
 def open_weights(root: Path, digests: Mapping[str, str]) -> StoredWeights:
-    """Map the weights of a folder; each array is checked at its first use."""
+    """Map the weights of a folder; arrays are checked at first use."""
     path = _path_within(root, WEIGHTS)
     try:
         return map_weights(path, digests[WEIGHTS])

@@ -27,7 +27,7 @@ class GraphText:
 
     @property
     def interface(self) -> Interface:
-        """The state and the fixed results of the graph; mostly none, which its text shows."""
+        """The state and the fixed results of the graph."""
         return self.read().interface if _INTERFACE.search(self.text) else Interface()
 
     def read(self) -> Graph:

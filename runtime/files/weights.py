@@ -85,7 +85,7 @@ def _are_equal(found: Array, wanted: Array) -> bool:
 
 
 class StoredWeights:
-    """Arrays of a plan by their keys, as views of the file's content.
+    """Arrays of a plan by key, as views of the content.
 
     The file is a header's length in 8 bytes, the header as JSON, and the elements. A key is a digest of its array:
     each array is checked at its first use, unless the content was `checked`. Where a key does not fit, as in plans of
@@ -135,7 +135,9 @@ class StoredWeights:
 
 
 def map_weights(path: Path, digest: str) -> StoredWeights:
-    """Map a file of weights, whose digest is checked only where a key does not fit.
+    """Map a file of weights.
+
+    Its digest is checked only where a key does not fit.
 
     Raises `OSError` where the file is missing.
     """
