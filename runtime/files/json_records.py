@@ -130,8 +130,8 @@ def _mapping_reader(inner: Reader) -> Reader:
 
 
 def _read_integer(value: Any) -> int:
-    is_read_integer = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-    return int(_expect(is_read_integer and not isinstance(value, bool), value, "a whole number"))
+    is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    return int(_expect(is_whole and not isinstance(value, bool), value, "a whole number"))
 
 
 def _read_number(value: Any) -> float:

@@ -142,7 +142,8 @@ def map_weights(path: Path, digest: str) -> StoredWeights:
     Raises `OSError` where the file is missing.
     """
     with path.open("rb") as file:
-        content = mmap(file.fileno(), 0, access=ACCESS_READ) if os.fstat(file.fileno()).st_size else b""
+        is_mapped = os.name == "posix" and os.fstat(file.fileno()).st_size  # Windows keeps mapped files from renames
+        content = mmap(file.fileno(), 0, access=ACCESS_READ) if is_mapped else file.read()
 
     def check_content() -> None:
         if hashlib.sha256(content).hexdigest() != digest:
