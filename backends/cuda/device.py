@@ -8,29 +8,19 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from attrs import frozen
 
 from ...ir import BackendError, GraphError, KernelFunction, Target
 from ..device import Array, Buffer, Device, Launch, MemoryPart, Pointer, Timing
+from ..launch_sequence import MAX_RECORDED_LAUNCHES, BoundSequence
 from ..library import DIALECT, Routine
 from .arguments import parameter, parameter_kinds
 from .driver import current_device, driver, in_primary_context, primary_context
 from .gap_free_timing import GapFreeSampler
+from .handles import Foreign
 
 _DEFAULT_SHARED = 48 * 1024  # of a block, without an attribute of the kernel
 #: Launches with an event that the host issues while the device writes twice its L2 cache.
 LAUNCHES_PER_FLUSH = 2
-
-
-@frozen
-class Foreign:
-    """Device memory that another library owns; `owner` keeps it alive."""
-
-    address: int
-    owner: object
-
-    def __int__(self) -> int:
-        return self.address
 
 
 class _BoundKernel:
@@ -188,21 +178,21 @@ class CudaDevice(Device):
         return capture_graph(run, self._stream.handle, self.target.arch) or run
 
     @in_primary_context
-    def capture_branches(self, launches: Sequence[Launch], waits: Sequence[Sequence[int]]) -> Launch:
-        """Record launches as a CUDA graph whose edges are their dependencies.
+    def record(self, sequence: BoundSequence) -> Launch:
+        """Record a sequence as a CUDA graph and return its replay.
 
-        They run one after another where the bindings cannot record that.
+        The launches are a CUDA graph's nodes, with their dependencies and L2 policies as in PyTorch's memory. Without
+        cuda-bindings, or with too many launches, nothing is recorded.
         """
-        from .graphs import capture_branches
+        cu = getattr(self._driver, "cu", None)
+        if cu is None or len(sequence.launches) > MAX_RECORDED_LAUNCHES:
+            return sequence.launch
+        from .graph_nodes import GraphDriver
+        from .launch_graph import CudaLaunchSequence
 
-        replay = capture_branches(launches, waits, self._stream.handle, self.target.arch)
-        return replay or super().capture_branches(launches, waits)
-
-    def evict_first(self, place: Pointer, nbytes: int) -> AbstractContextManager[None]:
-        """Context manager: recorded launches read evict-first bytes in the L2 cache."""
-        from .l2_policy import evict_first_on
-
-        return evict_first_on(self.stream_handle, _address(place), nbytes)
+        driver = GraphDriver(cu, self._driver.check, self._driver.context.raw, self.target.arch, lambda: self)
+        made = CudaLaunchSequence(driver, sequence.plan, sequence.kernels, sequence.loaded, sequence.launches)
+        return made.replay([_address(block) for block in sequence.blocks], self._stream.raw, keep=sequence)
 
     @in_primary_context
     def synchronize(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from ...ir import BackendError, install_command
 from .bindings import BindingsDriver
-from .handles import PrimaryContext
+from .handles import DriverError, PrimaryContext
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -38,9 +38,9 @@ def driver() -> Any:
         raise BackendError(
             f"running on CUDA needs cuda-bindings or PyCUDA, and a driver: {error}", hint=install_command("cuda")
         ) from error
-    except BackendError:
-        raise
     except Exception as error:  # the driver's own errors
+        if isinstance(error, BackendError) and not isinstance(error, DriverError):
+            raise
         raise BackendError(f"the CUDA driver refused to start: {error}", hint="check nvidia-smi") from error
     return module
 

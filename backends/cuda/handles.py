@@ -8,13 +8,16 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
+from attrs import frozen
+
+from ...ir import BackendError
 from .arguments import MAP_KIND, pack_parameters
 
 #: Result of the driver where the device is still at work.
 NOT_READY = 600
 
 
-class DriverError(Exception):
+class DriverError(BackendError):
     """Failed call of the driver, with the name of its error."""
 
 
@@ -22,15 +25,15 @@ class PrimaryContext:
     """Primary context of a device, shared with other libraries of the process."""
 
     def __init__(self, calls: DriverCalls, device: Any, raw: Any) -> None:
-        self._calls, self.device, self._raw = calls, device, raw
+        self._calls, self.device, self.raw = calls, device, raw
 
     def is_current(self) -> bool:
         """Return whether it is current in this thread."""
-        return int(self._calls.check(self._calls.cu.cuCtxGetCurrent())) == int(self._raw)
+        return int(self._calls.check(self._calls.cu.cuCtxGetCurrent())) == int(self.raw)
 
     def push(self) -> None:
         """Make it current in this thread."""
-        self._calls.check(self._calls.cu.cuCtxPushCurrent(self._raw))
+        self._calls.check(self._calls.cu.cuCtxPushCurrent(self.raw))
 
     def pop(self) -> None:
         """Restore the previously current context."""
@@ -80,6 +83,17 @@ class DriverMemory:
 
     def __int__(self) -> int:
         return self._address
+
+
+@frozen
+class Foreign:
+    """Device memory that another library owns; `owner` keeps it alive."""
+
+    address: int
+    owner: object
+
+    def __int__(self) -> int:
+        return self.address
 
 
 class DriverStream:
@@ -144,11 +158,11 @@ class DriverFunction:
     """A kernel of addresses and tensor maps; it keeps its module."""
 
     def __init__(self, module: DriverModule, calls: DriverCalls, raw: Any) -> None:
-        self._module, self._calls, self._raw = module, calls, raw
+        self._module, self._calls, self.raw = module, calls, raw
 
     def set_attribute(self, attribute: Any, value: int) -> None:
         """Set an attribute of the kernel."""
-        self._calls.check(self._calls.cu.cuFuncSetAttribute(self._raw, attribute, value))
+        self._calls.check(self._calls.cu.cuFuncSetAttribute(self.raw, attribute, value))
 
     def prepare(self, kinds: str) -> None:
         """Declare the argument types: only addresses and tensor maps are supported."""
@@ -166,7 +180,7 @@ class DriverFunction:
         parameters = pack_parameters(arguments)
         self._calls.check(
             self._calls.cu.cuLaunchKernel(
-                self._raw, *_three(grid), *_three(block), shared_size, stream.raw, parameters.address, 0
+                self.raw, *_three(grid), *_three(block), shared_size, stream.raw, parameters.address, 0
             )
         )
 
