@@ -191,7 +191,7 @@ class Device(ABC):
         return run
 
     def record(self, sequence: Any) -> Launch:
-        """Return the cheapest launch of a `BoundSequence`: a recording where the device has such."""
+        """Return the cheapest launch of a `BoundSequence`, recorded where possible."""
         launch: Launch = sequence.launch
         return launch
 

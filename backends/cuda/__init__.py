@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING
 from ...ir import lazy_exports
 
 if TYPE_CHECKING:
-    from .calibrate import load_ceilings, measure_ceilings, save_ceilings
-    from .ceiling_kernels import empty_kernel
     from .compile import Cubin, begin_compiling, compile_kernel, compile_kernels, find_toolchain, toolchains
     from .device import CudaDevice
     from .launch_sequence import CudaSequenceLauncher

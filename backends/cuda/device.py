@@ -51,6 +51,7 @@ class CudaDevice(Device):
 
     def __init__(self, target: Target) -> None:
         self._driver = driver()
+        self._cu = getattr(self._driver, "cu", None)  # NVIDIA's bindings, which PyCUDA is used without
         self._device = current_device()
         self.target = target
         self.name = self._device.name()
@@ -171,26 +172,27 @@ class CudaDevice(Device):
     def capture(self, run: Launch) -> Launch:
         """Record launches as a CUDA graph and return its replay.
 
-        It is one call; without cuda-bindings `run` itself is returned.
+        It is one call; PyCUDA has none for it, and `run` itself is returned.
         """
+        if self._cu is None:
+            return run
         from .graphs import capture_graph
 
-        return capture_graph(run, self._stream.handle, self.target.arch) or run
+        return capture_graph(run, self._stream.raw, self.target.arch, self._cu, self._driver.check)
 
     @in_primary_context
     def record(self, sequence: BoundSequence) -> Launch:
         """Record a sequence as a CUDA graph and return its replay.
 
-        The launches are a CUDA graph's nodes, with their dependencies and L2 policies as in PyTorch's memory. Without
-        cuda-bindings, or with too many launches, nothing is recorded.
+        The launches are its nodes, with their dependencies and L2 policies, as in PyTorch's memory. By PyCUDA, or with
+        too many launches, nothing is recorded.
         """
-        cu = getattr(self._driver, "cu", None)
-        if cu is None or len(sequence.launches) > MAX_RECORDED_LAUNCHES:
+        if self._cu is None or len(sequence.launches) > MAX_RECORDED_LAUNCHES:
             return sequence.launch
         from .graph_nodes import GraphDriver
         from .launch_graph import CudaLaunchSequence
 
-        driver = GraphDriver(cu, self._driver.check, self._driver.context.raw, self.target.arch, lambda: self)
+        driver = GraphDriver(self._cu, self._driver.check, self._driver.context.raw, self.target.arch, lambda: self)
         made = CudaLaunchSequence(driver, sequence.plan, sequence.kernels, sequence.loaded, sequence.launches)
         return made.replay([_address(block) for block in sequence.blocks], self._stream.raw, keep=sequence)
 

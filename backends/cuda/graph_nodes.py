@@ -125,7 +125,10 @@ class CopyNode:
 
 
 class RoutineNode:
-    """Library routine as a child graph, bound again where tensors moved, unless it is `bound` for good."""
+    """Library routine as a child graph.
+
+    It is bound again where tensors moved, unless it is `bound` for good.
+    """
 
     def __init__(
         self,
@@ -201,7 +204,10 @@ def make_node(
 
 
 def set_evict_first(cu: Any, node: Any, address: int, nbytes: int) -> None:
-    """Let the L2 cache evict first the bytes that a kernel node reads once (compute capability 8.0 and up)."""
+    """Let the L2 cache evict the bytes of a kernel node first.
+
+    GPUs do from compute capability 8.0 on.
+    """
     if most := max_window_bytes(cu):
         window, value = cu.CUaccessPolicyWindow(), cu.CUkernelNodeAttrValue()
         window.base_ptr, window.num_bytes, window.hitRatio = address, min(nbytes, most), 1.0

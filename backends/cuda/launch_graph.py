@@ -71,7 +71,7 @@ class CudaLaunchSequence(LaunchSequence):
             cu.cuCtxPopCurrent()
 
     def replay(self, addresses: Sequence[int], stream: Any, keep: object) -> Launch:
-        """Record everything over blocks that never move, and return its launch on a stream.
+        """Record everything over blocks that never move; return its launch.
 
         The recording has addresses only, so the launch keeps their owner alive.
         """

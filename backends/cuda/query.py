@@ -7,8 +7,8 @@ from functools import cache
 from attrs import evolve
 
 from ...ir import Target, UsageError
+from ..ceilings import calibrate_target, load_ceilings
 from ..targets import DEFAULT_CUDA, described_device, described_target
-from .calibrate import calibrate_target, load_ceilings
 from .driver import current_device, driver
 
 #: fp32 lanes of one SM by compute capability; the architectures of the CUDA C++ Programming Guide's throughput table.

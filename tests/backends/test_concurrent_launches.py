@@ -89,7 +89,10 @@ class Recorder:
 def record_launches(
     names: Sequence[str], waits: Sequence[Sequence[int]], driver: Recorder | None = None, arch: str = "sm_90"
 ) -> Recorder:
-    """Record kernels, each after those that it waits for; "empty" has no blocks."""
+    """Record kernels, each after those that it waits for.
+
+    The kernel "empty" has no blocks.
+    """
     recorder = driver or Recorder()
     kernels = [KernelFunction(name, "cuda", "", (int(name != "empty"), 1, 1), (32, 1, 1), ()) for name in names]
     calls = tuple(KernelCall(number, ((),)) for number in range(len(names)))
