@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuts.runtime.files.plan_file import save_plan
+from cuts.runtime.files import save_plan
 from cuts.search.analysis import progress
 from cuts.tests.cli.conftest import MODEL, Cuts
 from cuts.tests.needs import needs_opencl

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from attrs import evolve
 from cuts.cli.main import module_arguments
-from cuts.runtime.files.plan_file import load_plan, save_plan
+from cuts.runtime.files import load_plan, save_plan
 from cuts.store import EntryStore, Key
 from cuts.tests.cli.conftest import MODEL, Cuts
 from cuts.tests.needs import needs_opencl
