@@ -26,7 +26,7 @@ AnyPlan: TypeAlias = "CompiledPlan | StagedPlan | DynamicPlan"
 
 
 def is_staged(plan: AnyPlan | PackedPlan) -> TypeIs[StagedPlan]:
-    """Return whether a plan is in stages; others are known without its class."""
+    """Return whether a plan is in stages, without importing its class."""
     if isinstance(plan, (CompiledPlan, PackedPlan)):
         return False
     from ...compile import StagedPlan  # parts of such a plan may still be compiled
