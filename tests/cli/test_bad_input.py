@@ -202,6 +202,6 @@ def test_interruption_is_130(cuts: Cuts, monkeypatch: pytest.MonkeyPatch) -> Non
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cuts.cli.models.load_at_sizes", interrupt)
+    monkeypatch.setattr("cuts.compile.dynamic.load_at_sizes", interrupt)
     result = cuts(*COMPILE)
     assert (result.code, result.err) == (130, "cuts: interrupted\n")

@@ -98,7 +98,7 @@ def test_verify_is_5_for_wrong_numbers(cuts: Cuts, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(
         "cuts.compile.driver.CompiledPlan.run", lambda self, inputs: {"y": np.zeros((2, 3), np.float32)}
     )
-    monkeypatch.setattr("cuts.cli.output.common.first_wrong_step", lambda *_: "step 0, kernel k")
+    monkeypatch.setattr("cuts.runtime.first_wrong_step", lambda *_: "step 0, kernel k")
     monkeypatch.setattr("cuts.compile.driver.CompiledPlan.session", None)
     result = cuts("verify", "p", "--json")
     assert result.code == 5
