@@ -15,7 +15,8 @@ TABLES = (
         claim.RECORDED_SPACES.names, claim.RECORDED_SPACES.make_rows,
     ),
     PaperTable(
-        "whole", "the same for spaces that are timed whole", claim.table, claim.WHOLE_SPACES.names, claim.WHOLE_SPACES.make_rows,
+        "whole", "the same for spaces that are timed whole", claim.table, claim.WHOLE_SPACES.names,
+        claim.WHOLE_SPACES.make_rows,
     ),
     PaperTable(
         "gap", "greedy and optimal partitions of subgraphs under the cost model (Algorithm 1)", partition_gap.table,

@@ -79,8 +79,9 @@ class WholeSpaceWorker(Worker):
 def paper_points(space: Space) -> Iterator[Point]:
     """Yield a group's legal points with the parameters of DeepCuts.
 
-    Those are Tables 3 and 4: tile sizes are powers of two, all operands are staged in their natural order, the first reduced axis (channels) is
-    divided and the others are whole, and code is the *normal* variant. A group that stages nothing has its whole space.
+    Those are Tables 3 and 4: tile sizes are powers of two, all operands are staged in their natural order, the first
+    reduced axis (channels) is divided and the others are whole, and code is the *normal* variant. A group that stages
+    nothing has its whole space.
     """
     staged = [k for k, template in enumerate(space.templates) if _is_staged_whole(template)]
     separate = max(staged, key=lambda k: len(space.templates[k].parameters), default=None)

@@ -61,7 +61,7 @@ def test_pool_has_each_schedule_once_and_is_deterministic(size: int, count: int)
 
 
 def test_whole_space_has_the_papers_parameters() -> None:
-    """Tiles are powers of two; operands are staged in order, in one stage."""
+    """Tiles are powers of two; operands are staged in one stage."""
     problem = problem_of(8)
     space = make_space(problem.form, problem.target)
     points = list(paper_points(space))
