@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cuts.bench.networks.tables import breakdowns, readme_table, winners_table
+from cuts.bench.networks.tables import breakdowns, figure_5, readme_table, winners_table
 
 from . import claim, partition_gap
 from .registry import PaperTable
@@ -25,6 +25,9 @@ TABLES = (
     PaperTable(
         "11", "workloads that each system wins (Tables 11 and 12)", winners_table, file="evaluation.json",
         command=_EVALUATION,
+    ),
+    PaperTable(
+        "figure-5", "speed-ups over graphed PyTorch by mode", figure_5, file="evaluation.json", command=_EVALUATION,
     ),
     PaperTable(
         "evaluation", "models beside their peers, as README has them", readme_table, file="evaluation.json",
