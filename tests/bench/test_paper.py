@@ -11,7 +11,7 @@ import pytest
 from cuts.bench.paper import DOCUMENTS, PaperTable, TableRequest, read_table, registry, row_of, tables_of
 from cuts.bench.paper.claim import rank_correlation, regret_of_top
 from cuts.bench.paper.registry import find_table, make_rows
-from cuts.bench.tools.records import FIELDS, Row, write_rows
+from cuts.bench.tools.records import FIELDS, RESULTS, Row, is_stale, read_rows, write_rows
 from cuts.ir import UsageError
 
 ROOT = Path(__file__).parents[2]
@@ -69,6 +69,13 @@ def test_the_documents_state_the_claims_means() -> None:
     assert f"and {means[3]} times by the cost model" in text
     assert "{}, {}, {} and {}".format(*ranks) in text
     assert f"by PUL in {kept[0]}, and in {kept[1]} as printed" in text
+
+
+def test_fusion_states_the_routines_of_tuned_plans() -> None:
+    rows = [r for r in read_rows(RESULTS / "evaluation.json") if r["system"] == "cuts mixed" and not is_stale(r)]
+    having = [sum(row["libraries"].values()) for row in rows if row.get("libraries")]
+    text = " ".join((ROOT / "docs" / "fusion.md").read_text(encoding="utf-8").split())
+    assert f"{len(having)} of {len(rows)} tuned plans of the evaluation have routines, in {sum(having)} launches" in text
 
 
 def test_the_models_order_a_recording_as_its_row() -> None:
