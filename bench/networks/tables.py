@@ -74,7 +74,7 @@ def winners_table(rows: Sequence[Row]) -> str:
 
 
 def figure_5(rows: Sequence[Row]) -> str:
-    """Return speed-ups over graphed PyTorch, which is the paper's baseline, by mode and peer."""
+    """Return speed-ups over graphed PyTorch, by mode and peer."""
     measured = {key: each for key, each in measured_rows(rows).items() if "PyTorch" in each}
     found = {key: {n: each["PyTorch"]["ms"] / row["ms"] for n, row in each.items()} for key, each in measured.items()}
     found = {key: each for key, each in found.items() if each.keys() & {*FIGURE_5}}

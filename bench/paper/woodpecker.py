@@ -73,7 +73,7 @@ def _cells(values: Sequence[Sequence[float]]) -> list[str]:
 
 
 def convolutions_text(rows: Sequence[Row]) -> str:
-    """Return each convolution's time beside the faster of cuDNN and PyTorch, as Figure 2b."""
+    """Return times of convolutions beside cuDNN and PyTorch."""
     speeds = [min(row["peers"].values()) / row["cuts_ms"] for row in rows]
     lines: list[list[object]] = [
         [row["name"], *(f"{1e3 * ms:.1f}" for ms in (row["cuts_ms"], row["peers"]["cudnn"], row["peers"]["torch"])),
