@@ -59,7 +59,7 @@ from ..geometry import (
 from ..lowering import MAX_HOISTED_REGISTERS, is_resident_at_once
 from .feature_schema import Features, PaperCounts
 from .mask_savings import mask_savings
-from .memory_access import EvaluationSite, access_vector, evaluation_site, output_site
+from .memory_access import EvaluationSite, access_vector, ended_site, evaluation_site, output_site
 from .registers import Registers, chain_registers, register_limit, thread_registers
 from .roofline import group_work, memory_reads, nodes, translations
 from .row_registers import resident_row
@@ -236,6 +236,7 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
     alone = [staged or geometry.structure.mma for staged in geometry.structure.staged]
     for position, reduction in enumerate(segment.reductions):
         place = evaluation_site(geometry, geometry.structure.reduces[position])
+        place = ended_site(place, segment, reduction, geometry, totals.group.tensors)
         staged = {t.expr: t for t in tiles if t.reduction == position}
         joined = joins_loop(segment, position, geometry.structure.reduces, alone)
         totals.begin(geometry, position > 0, joined)
