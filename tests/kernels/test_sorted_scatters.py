@@ -60,7 +60,7 @@ def test_the_statements_sum_rows_as_numpy(seed: int, count: int, places: int, ho
     types = [TensorType(DType.F64, (places, 2)), TensorType(DType.I64, at.shape), TensorType(DType.F64, rows.shape)]
     program = Registry.builtin()["scatter_nd"].instantiate(types, {"reduction": "add"}).program
     found = make_scatters_deterministic(program)
-    assert any(s.target.endswith(".order0") for s in found.statements)
+    assert any(s.target.endswith(".order") for s in found.statements)
     result = evaluate(found, {"x": np.ones((places, 2)), "indices": at, "updates": rows})["y"]
     np.testing.assert_allclose(result, summed(at, rows, np.ones((places, 2))), rtol=1e-12, atol=1e-12)
 
@@ -101,5 +101,5 @@ def test_the_work_of_sorted_rows_is_linear(monkeypatch: pytest.MonkeyPatch) -> N
     ]
     program = Registry.builtin()["scatter_nd"].instantiate(operands, {"reduction": "add"}).program
     own = [s.target for s in make_scatters_deterministic(program).statements]
-    assert sum(".moved" in name for name in own) == 2, "two passes over sixteen bits of places"
+    assert sum(name.endswith(".moved") for name in own) == 2, "two passes over sixteen bits of places"
     assert not any("size" in name for name in own), "no row is counted in integers"

@@ -1,6 +1,6 @@
 """Order of places: rows that a scatter sends, sorted by their places.
 
-The sort is stable, by passes over eight bits, least first. Edges of the sorted places say where the rows of one begin
+The sort is stable (`radix_passes`). Edges of the sorted places say where the rows of one begin
 and end in the order.
 
     key[j] = at[j]                                            sorted: place[t], order[t]
@@ -31,19 +31,12 @@ from ....ir import (
     as_index,
     indirects,
     linearise,
-    rename_statement,
     row_major,
 )
-from ....ops import Registry
 from ..def_use import DefUse
-from ..prefix_scan import divide_scans
-from ..sorts import mark_sorts
+from .radix_passes import sort_keys
 from .scatter_rows import ScatterRows, index_tests
 
-#: Bits of a digit of a place; least and most places of a tile that a block sorts, and tiles that fill a machine.
-DIGIT_BITS, MIN_TILE, MAX_TILE, MIN_TILES = 8, 512, 4096, 128
-#: Places that tiles have a multiple of.
-TILE_STEP = 16
 #: A place that no row has.
 NO_PLACE = float((1 << 32) - 1)
 
@@ -69,10 +62,9 @@ def order_places(statement: Statement, rows: ScatterRows, index: DefUse) -> tupl
         return index.add_tensor(f"{statement.target}.{name}", TensorType(DType.U32, (extent,)))
 
     key = add("key", rows.count)
-    statements = [_keys(rows, key, index)]
-    place, order = _sort(statement.target, key, places, index, statements)
+    place, order, passes = sort_keys(key, places, index)
     found = PlaceOrder(place, order, add("begin", places), add("end", places))
-    return found, [*statements, *_edges(found, rows.count, places)]
+    return found, [_keys(rows, key, index), *passes, *_edges(found, rows.count, places)]
 
 
 def looked_up(tensor: str, place: Index, extent: int) -> Index:
@@ -88,31 +80,6 @@ def _keys(rows: ScatterRows, key: str, index: DefUse) -> Statement:
         body = Call("select", (condition, body, Const(places, DType.U32)))
     number = linearise([as_index(a) for a in rows.keys], row_major(tuple(a.extent for a in rows.keys)))
     return Statement(key, rows.keys, (number,), body)
-
-
-def _sort(prefix: str, key: str, places: int, index: DefUse, statements: list[Statement]) -> tuple[str, str]:
-    """Add the statements of a sort; return the sorted keys and their order."""
-    tile = _tile_of(*index.types[key].shape)
-    digits = before = ""
-    for low in range(0, places.bit_length(), DIGIT_BITS):
-        operands = {"key": key, "digits": digits, "before": before}
-        types = [index.types[name] if name else None for name in operands.values()]
-        made = Registry.builtin()["radix_pass"].instantiate(types, {"axis": 0, "low": low, "tile": tile})
-        program = divide_scans(mark_sorts(made.program))
-        names = {formal: name for formal, name in operands.items() if name}
-        for tensor, type_ in program.tensors.items():
-            if tensor not in names:
-                names[tensor] = index.add_tensor(f"{prefix}.{tensor}{low}", type_)
-        statements += [rename_statement(statement, names) for statement in program.statements]
-        key, digits, before = (names[output] for output in made.outputs)
-    return key, before
-
-
-def _tile_of(count: int) -> int:
-    """Return the places of a tile, without remainder where that is possible: tiles are then rows of memory."""
-    most = min(MAX_TILE, max(MIN_TILE, 1 << (count // MIN_TILES).bit_length()))
-    whole = [size for size in range(most // 2, most + 1, TILE_STEP) if count % size == 0]
-    return max(whole, default=most)
 
 
 def _edges(found: PlaceOrder, count: int, places: int) -> Iterator[Statement]:
