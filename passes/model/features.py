@@ -26,7 +26,9 @@ from ...ir import (
     Segment,
     Target,
     Var,
+    expr_indirects,
     expr_variables,
+    indirects,
     is_exchange,
 )
 from ..geometry import (
@@ -278,6 +280,8 @@ def _add_outputs(totals: Totals, segment: Segment, geometry: Geometry, own: Sequ
         totals.begin(geometry, bool(segment.reductions and output.extra))
         totals.compute(output.body, place, tuple(known))
         loaded_here = [r for r in memory_reads(output.body, own) if r not in known]
+        for read in (r for r in _lookups(output) if r not in totals.seen and r.tensor not in totals.group.constants):
+            totals.load(read, place, geometry)
         for read in (r for r in loaded_here if r.tensor not in totals.group.shared):
             epilogue_loads = epilogue_loads + place.loads(read, totals.group.tensors[read.tensor]) * place.all_trips
         for read in loaded_here:
@@ -290,6 +294,12 @@ def _add_outputs(totals: Totals, segment: Segment, geometry: Geometry, own: Sequ
             totals.add("rounds", place.all_trips * totals.repeat * totals.left)
     late = np.greater(epilogue_loads, np.where(totals.at_once, MAX_HOISTED_REGISTERS, 0))
     totals.add("asked", late * 1.0 if segment.reductions else 0.0)
+
+
+def _lookups(output: Output) -> list[Read]:
+    """Return the reads of integers that name elements of operands and of an output."""
+    found = (*expr_indirects(output.body), *(p for index in output.write for p in indirects(index)))
+    return list(dict.fromkeys(Read(p.tensor, p.indices) for p in found))
 
 
 def _add_stores(totals: Totals, segment: Segment, output: Output, place: EvaluationSite, geometry: Geometry) -> None:
