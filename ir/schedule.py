@@ -125,7 +125,7 @@ class ReductionSchedule:
 
     @property
     def is_direct(self) -> bool:
-        """Return whether threads read operands from memory, so that the loop has no barrier."""
+        """Return whether threads read operands from memory: the loop has no barrier."""
         return not self.staging and not self.mma
 
 

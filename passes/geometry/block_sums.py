@@ -1,4 +1,4 @@
-"""Sums of a block: bins of privatised scatters, parts of column sums, sums that data end.
+"""Sums of a block: bins, parts of column sums, ends by data.
 
 Bins are the elements that a block's values may belong to. A part has the instances whose rows a block adds up. All
 terms of a sum are 0 from a place on that data say.
@@ -168,7 +168,7 @@ def single_elements(segment: Segment, row: Read) -> Iterator[tuple[Read, Index]]
 
 @frozen
 class DataEnd:
-    """End of a sum by data: the axes on which it depends, and the terms before it on average.
+    """End of a sum by data: its axes, average terms.
 
     Sums that begin where data say read each row once, so that the rows are divided among them.
     """
@@ -202,7 +202,10 @@ def _begun_rows(body: Expr, step: Var, tensors: Mapping[str, TensorType]) -> Ite
 
 
 def ending_guards(reduction: Reduction) -> list[Guard]:
-    """Return conditions on data and on the only reduced axis without which all factors of a sum are 0."""
+    """Return conditions on data beyond which all factors are 0.
+
+    They bound the only reduced axis of a sum.
+    """
     axes = [axis for axis in reduction.reduce if axis.extent > 1]
     if reduction.combine != "sum" or len(axes) != 1:
         return []

@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 @pytest.fixture(autouse=True)
 def sorted_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let small scatters take the way of large ones, with chunks of eight rows."""
+    """Let small scatters take the path of large ones."""
     monkeypatch.setattr(deterministic_scatter, "MAX_COMPARED_PAIRS", 0)
     monkeypatch.setattr(deterministic_scatter, "MAX_COMPARED_TERMS", 0)
     monkeypatch.setattr(sorted_scatter, "MIN_SORTED_ELEMENTS", 1)
@@ -44,7 +44,7 @@ def rows_of(seed: int, count: int, places: int, width: int, hot: bool, special: 
     return at[:, None], rows
 
 
-def summed(at: Array, rows: Array, start: Array) -> Array:
+def sum_rows(at: Array, rows: Array, start: Array) -> Array:
     """Return NumPy's sums in double precision, without rows that lie outside."""
     result, inside = start.astype(np.float64), (at[:, 0] >= -len(start)) & (at[:, 0] < len(start))
     with np.errstate(all="ignore"):
@@ -62,7 +62,7 @@ def test_the_statements_sum_rows_as_numpy(seed: int, count: int, places: int, ho
     found = make_scatters_deterministic(program)
     assert any(s.target.endswith(".order") for s in found.statements)
     result = evaluate(found, {"x": np.ones((places, 2)), "indices": at, "updates": rows})["y"]
-    np.testing.assert_allclose(result, summed(at, rows, np.ones((places, 2))), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(result, sum_rows(at, rows, np.ones((places, 2))), rtol=1e-12, atol=1e-12)
 
 
 @needs_opencl
@@ -78,7 +78,7 @@ def test_kernels_sum_rows_as_numpy(dtype: DType, special: str, hot: bool) -> Non
     assert first.tobytes() == again.tobytes()
     size = np.abs(np.nan_to_num(rows.astype(np.float64), posinf=0, neginf=0)).sum()
     bound = 2 * dtype.element.epsilon * size + 2.0**-24 * size
-    np.testing.assert_allclose(first.astype(np.float64), summed(at, rows, x), rtol=0, atol=bound)
+    np.testing.assert_allclose(first.astype(np.float64), sum_rows(at, rows, x), rtol=0, atol=bound)
 
 
 @pytest.mark.parametrize("sizes", [(0, 5, 3), (6, 0, 3), (6, 5, 0), (1, 1, 1)], ids=str)

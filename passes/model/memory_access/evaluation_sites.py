@@ -106,7 +106,7 @@ def evaluation_site(geometry: Geometry, which: Sequence[int]) -> EvaluationSite:
 def ended_site(
     place: EvaluationSite, segment: Segment, reduction: Reduction, geometry: Geometry, tensors: Mapping[str, TensorType]
 ) -> EvaluationSite:
-    """Return the evaluation site of a loop that data end, with the trips that it takes on average.
+    """Return the site of a loop that data end, with average trips.
 
     A loop without staged operands ends for each thread that has one element of the axes on which the end depends.
     """

@@ -43,9 +43,10 @@ NO_PLACE = float((1 << 32) - 1)
 
 @frozen
 class PlaceOrder:
-    """Names of tensors: the sorted places, their rows, and begin and end of each place in this order.
+    """Tensors of an order of rows.
 
-    Rows outside of the tensor have the place after the last one.
+    They are the sorted places, their rows, and begin and end of each place in the order. Rows outside of the tensor
+    have the place after the last one.
     """
 
     place: str
@@ -55,7 +56,7 @@ class PlaceOrder:
 
 
 def order_places(statement: Statement, rows: ScatterRows, index: DefUse) -> tuple[PlaceOrder, list[Statement]]:
-    """Return the order of a scatter's rows by their places, and its statements."""
+    """Return the order of a scatter's rows, and its statements."""
     places = prod(rows.extents)
 
     def add(name: str, extent: int) -> str:
@@ -68,7 +69,7 @@ def order_places(statement: Statement, rows: ScatterRows, index: DefUse) -> tupl
 
 
 def looked_up(tensor: str, place: Index, extent: int) -> Index:
-    """Return an element of a tensor as an index, which is always below `extent`."""
+    """Return an element of a tensor as an index below `extent`."""
     return Index(0, ((Indirect(tensor, (place,), extent, wraps=False), 1),))
 
 

@@ -1,4 +1,4 @@
-"""Passes of a radix sort over all blocks: keys move to their places by eight bits after another, least first.
+"""Passes of a radix sort over all blocks, least digit first.
 
 A block sorts the digits of a tile. The first key of a tile with a digit has as many keys before it as there are with
 lesser digits, and with the digit in tiles before; so keys move with their rows in runs of equal digits, in order.
@@ -40,13 +40,16 @@ from ..sorts import mark_sorts
 
 #: Bits of a digit, and digits.
 DIGIT_BITS, DIGITS = 8, 256
-#: Least and most places of a tile that a block sorts, tiles that fill a machine, and what tiles are multiples of.
+#: Least and most places of a tile that a block sorts, tiles that fill a machine, and their common factor.
 MIN_TILE, MAX_TILE, MIN_TILES, TILE_STEP = 512, 4096, 128, 16
 _ONE, _NONE = Const(1, DType.I32), Const(0, DType.I32)
 
 
 def sort_keys(key: str, most: int, index: DefUse) -> tuple[str, str, list[Statement]]:
-    """Return the tensors of sorted keys of up to `most`, and of the rows that they had, and the statements."""
+    """Return the tensors of sorted keys and their rows, and statements.
+
+    Keys are at most `most`.
+    """
     statements: list[Statement] = []
     before = ""
     for low in range(0, most.bit_length(), DIGIT_BITS):

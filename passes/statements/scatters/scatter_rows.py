@@ -58,7 +58,10 @@ class ScatterRows:
 
     @classmethod
     def looked_up(cls, statement: Statement, type_: TensorType) -> ScatterRows | None:
-        """Return the rows of a scatter; None where integers are no whole indices, or steps send."""
+        """Return the rows of a scatter.
+
+        None where integers are no whole indices, or steps send.
+        """
         own = statement.own_dims(type_.shape)
         keys = tuple(a for a in statement.axes if a not in own.values())
         dims = tuple(n for n in range(len(type_.shape)) if n not in own)

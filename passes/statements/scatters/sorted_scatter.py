@@ -120,7 +120,7 @@ class _SortedSum:
         return Statement(target, tuple(axes), tuple(write), body, (step,), "sum", span=self.statement.span)
 
     def statements(self) -> Iterator[Statement]:
-        """Yield the rows numbered by one axis, sums of chunks, and the sums of elements."""
+        """Yield numbered rows, sums of chunks, and sums of elements."""
         terms = self._add("terms", self._type.dtype, (self.rows.count, *(axis.extent for axis in self.columns)))
         yield self._numbered_rows(terms)
         axes, write = element_of(self._type)

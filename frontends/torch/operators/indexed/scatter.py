@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from .....ir import COMBINERS, DType
 from ...import_context import Convert, ImportContext, Value
 from ..arithmetic import divide
@@ -56,8 +54,8 @@ def _scatter(how: str) -> Convert:
 
 
 def _updates_per_element(ctx: ImportContext, x: Value, axis: int, indices: Value) -> Value:
-    none = ctx.constant(np.broadcast_to(np.int64(0), ctx.shape(x)))
-    ones = ctx.constant(np.broadcast_to(np.int64(1), ctx.shape(indices)))
+    none = expand(ctx, ctx.constant(0, dtype=DType.I64), ctx.shape(x))
+    ones = expand(ctx, ctx.constant(1, dtype=DType.I64), ctx.shape(indices))
     return ctx.emit("scatter_elements", none, indices, ones, axis=axis, reduction="add")  # type: ignore[no-any-return]
 
 
