@@ -74,7 +74,7 @@ class PlannedModel:
 
     @cached_property
     def interface(self) -> Interface:
-        """The state and the fixed results of the graph; every run asks for them."""
+        """The state and the fixed results of the graph, found once."""
         is_plain = not isinstance(self._graph, Graph) and not self._graph.has_interface
         return Interface() if is_plain else self.graph.interface
 
