@@ -286,7 +286,7 @@ def images(channels: int, zero: int, size: int = 15, stride: int = 2) -> Graph:
     return with_constants(lines, {"x": (2, channels, size, size)}, constants | {"z": np.array(zero, np.uint8)})
 
 
-@pytest.mark.parametrize(("channels", "shape"), [(3, (2, 33, 16, 8)), (6, (2, 33, 16, 16)), (4, None), (17, None)])
+@pytest.mark.parametrize(("channels", "shape"), [(3, (2, 33, 15, 16)), (6, (2, 33, 16, 16)), (4, None), (17, None)])
 def test_few_channels_fill_words(channels: int, shape: tuple[int, ...] | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(import_module("cuts.passes.fusion.quantised.padded_images"), "MIN_PRODUCTS", 0)
     after = pad_images(fold_units(build_programs(images(channels, 9, 29), REGISTRY)))
