@@ -233,6 +233,7 @@ from .machine import (
     VECTOR_ADDITIONS,
     WARPGROUP,
     WARPGROUP_THREAD,
+    WORD_EXTREMES,
     CopyInstruction,
     CoreCoefficients,
     CostCoefficients,

@@ -229,7 +229,10 @@ class NodePrinter(ValuePrinter):
         print_atomic_update(node, values, rest, self.names, self.out)
 
     def accumulate(self, node: Accumulate) -> None:
-        """Print the accumulation of one value."""
+        """Print the accumulation of one value, or of the bytes of words."""
+        if node.axis is not None:
+            self._accumulate_words(node, node.axis)
+            return
         held = self.names.register(node.name, node.at)
         if node.name in self.names.along:
             self.out.line(f"{held} = {self.text(node.value)};")
@@ -239,6 +242,19 @@ class NodePrinter(ValuePrinter):
             return
         combined = call_text(COMBINERS[node.combine].fn, (held, self.text(node.value)), node.dtype, self.names.dialect)
         self.out.line(f"{held} = {combined};")
+
+    def _accumulate_words(self, node: Accumulate, axis: Var) -> None:
+        """Print the accumulation of neighbours, a word at a time, which compilers keep as words."""
+        dialect = self.names.dialect
+        vectors, text = dialect.vectors[node.dtype.value], dialect.instructions[f"{node.combine}_{node.dtype}x4"]
+        for first in range(0, axis.extent, vectors.per_word):
+            lanes = range(first, first + vectors.per_word)
+            held = [self.names.register(node.name, tuple(substitute(i, {axis: n}) for i in node.at)) for n in lanes]
+            (old,), (new,) = vectors.pack(held), vectors.pack([self.lane_text(node.value, axis, n) for n in lanes])
+            word = self.names.fresh()
+            self.out.line(f"{vectors.vector(len(lanes))} {word}; {word}.x = {text.format(old, new)};")
+            for place, register in enumerate(held):
+                self.out.line(f"{register} = {vectors.element(word, place)};")
 
     def write_register(self, node: RegisterWrite) -> None:
         """Print a register write."""

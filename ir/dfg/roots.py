@@ -91,7 +91,10 @@ class AsyncCopy:
 
 @frozen(cache_hash=True)
 class Accumulate:
-    """`held[at] = combine(held[at], value)` for every point of `over`, in order."""
+    """`held[at] = combine(held[at], value)` for every point of `over`, in order.
+
+    Instruction selection gives it an `axis` whose neighbours, bytes of words, it combines at once.
+    """
 
     name: str
     at: tuple[Index, ...]
@@ -99,6 +102,7 @@ class Accumulate:
     value: Value
     over: tuple[Var, ...]
     dtype: DType
+    axis: Var | None = None
 
 
 @frozen(cache_hash=True)

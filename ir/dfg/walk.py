@@ -183,7 +183,7 @@ def vector_axes(node: DfgNode) -> tuple[Var, ...]:
     """Return the variables whose elements one instruction node moves."""
     if isinstance(node, LdMatrix):
         return node.axes
-    if isinstance(node, (VectorLoad, VectorStore, AsyncCopy)) and node.axis is not None:
+    if isinstance(node, (VectorLoad, VectorStore, AsyncCopy, Accumulate)) and node.axis is not None:
         return (node.axis,)
     return ()
 

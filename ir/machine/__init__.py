@@ -12,6 +12,7 @@ from .instructions import (
     ROW_BYTES,
     UNPACKED_CONVERSIONS,
     VECTOR_ADDITIONS,
+    WORD_EXTREMES,
     CopyInstruction,
     MatrixLoadInstruction,
     copy_row,

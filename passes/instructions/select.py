@@ -53,6 +53,7 @@ from .vector_accesses import (
     round_by_addition,
     select_addition,
     select_copy,
+    select_extreme,
     select_vector_load,
     select_vector_store,
     select_window_load,
@@ -124,6 +125,9 @@ class PhaseSelector:
             # Elements of a vector that stay beside others are left out one by one.
             found = self._instruction(root, self._store)
             found = next((k for k in map(self._keep_elements, (found, root)) if k not in (found, root)), found)
+        elif isinstance(root, Accumulate):
+            whole = evolve(root, value=self._value(root.value))
+            return next(filter(None, (select_extreme(whole, v, self.context) for v in self.boxes[root])), whole)
         if isinstance(found, Store) and (load := self._copy_source(found)):
             return select_copy(found, load, None, self.phase.l1, self.context) or found
         return with_operands(found, self._value)

@@ -21,6 +21,8 @@ from ...ir import (
     MIN_COPY_BYTES,
     PACKED_CONVERSIONS,
     WIDEST_BYTES,
+    WORD_EXTREMES,
+    Accumulate,
     AsyncCopy,
     Convert,
     DType,
@@ -33,6 +35,7 @@ from ...ir import (
     Var,
     VectorLoad,
     VectorStore,
+    Window,
     copy_row,
     own_variables,
     vector_address,
@@ -134,6 +137,15 @@ def _above_zero(value: Value) -> Value | None:
         return None
     inner = _above_zero(others[-1])
     return None if inner is None else evolve(value, args=(*others[:-1], inner, last))
+
+
+def select_extreme(node: Accumulate, var: Var, context: SelectionContext) -> Accumulate | None:
+    """Return the extreme of all elements along a variable, whose operands are loaded as words."""
+    load = node.value.load if isinstance(node.value, Window) else node.value
+    known = any(WORD_EXTREMES.get(name) == (node.combine, node.dtype) for name in context.instructions)
+    words = isinstance(load, VectorLoad) and load.axis == var and load.stored is None
+    whole = isinstance(load, VectorLoad) and all(n * load.dtype.size % WORD_BYTES == 0 for n in load.pieces)
+    return evolve(node, axis=var) if known and words and whole and var not in node.over else None
 
 
 def select_addition(node: Store, var: Var, context: SelectionContext) -> Store | None:

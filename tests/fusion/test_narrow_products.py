@@ -237,7 +237,9 @@ def test_warpgroups_multiply_bytes_that_tensor_maps_bring() -> None:
     assert len(filters) == 2 and all(a.dtype == np.int8 for a in filters)
 
 
-def pooling(to: str = "i8", outputs: str = "y", source: str = "r", function: str = "max_pool") -> Graph:
+def pooling(
+    to: str = "i8", outputs: str = "y", source: str = "r", function: str = "max_pool", images: int = 2, size: int = 9
+) -> Graph:
     """Return a convolution of bytes, its extremes over windows, and their rounding."""
     lines = [
         *rounding("d", "x", "s"), op("v", "dequantize", "w", "ws", axis=0), op("c", "conv", "d", "v", "b"),
@@ -246,7 +248,7 @@ def pooling(to: str = "i8", outputs: str = "y", source: str = "r", function: str
     ]  # fmt: skip
     constants = {"w": numbers((32, 32, 1, 1)), "ws": powers(32), "s": np.float32(0.25), "t": np.float32(0.5)}
     constants |= {"b": RNG.integers(-8, 8, 32).astype(np.float32) / 8}
-    return with_constants(lines, {"x": (2, 32, 9, 9)}, constants, outputs)
+    return with_constants(lines, {"x": (images, 32, size, size)}, constants, outputs)
 
 
 def extremes(whole: Graph) -> list[DType]:
