@@ -90,6 +90,7 @@ from .dfg import (
     MmaAccumulate,
     Op,
     Pack,
+    PackedConvert,
     PackedLoad,
     RegisterRead,
     RegisterWrite,

@@ -23,6 +23,7 @@ from ...ir import (
     Load,
     Mma,
     Op,
+    PackedConvert,
     RegisterRead,
     RegisterWrite,
     SharedMatrix,
@@ -64,6 +65,19 @@ class NodePrinter(ValuePrinter):
             name = self.names.fresh()
             self.out.line(f"const {self.names.dialect.type(node.dtype)} {name} = {self.expression(node)};")
             self.texts[node] = name
+
+    def packed_convert(self, node: PackedConvert) -> None:
+        """Print the conversions of words of floats to bytes and back."""
+        dialect, vectors = self.names.dialect, self.names.dialect.vectors[node.through.value]
+        pack = dialect.instructions[f"{node.through}_of_{node.dtype}x4"]
+        unpack = dialect.instructions[f"{node.dtype}_of_{node.through}x4"]
+        for first in range(0, node.axis.extent, vectors.per_word):
+            lanes = range(first, first + vectors.per_word)
+            (made,) = vectors.pack([self.lane_text(node.arg, node.axis, n) for n in lanes], pack)
+            word = self.names.fresh()
+            self.out.line(f"{vectors.vector(len(lanes))} {word}; {word}.x = {made};")
+            for place, lane in enumerate(lanes):
+                self.out.line(f"{self.lane_text(node, node.axis, lane)} = {vectors.element(word, place, unpack)};")
 
     def vector_load(self, node: VectorLoad) -> None:
         """Print the accesses of a vector load, one after another."""
@@ -284,6 +298,7 @@ class NodePrinter(ValuePrinter):
 #: Printer of each class that is a statement; other values are expressions.
 _STATEMENTS: Mapping[type, Callable[[NodePrinter, Any], None]] = {
     VectorLoad: NodePrinter.vector_load,
+    PackedConvert: NodePrinter.packed_convert,
     LdMatrix: NodePrinter.matrix_load,
     Store: NodePrinter.store,
     VectorStore: NodePrinter.vector_store,

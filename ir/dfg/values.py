@@ -137,6 +137,19 @@ class VectorLoad:
 
 
 @frozen(cache_hash=True)
+class PackedConvert:
+    """Floats that are converted to the bytes `through` and back, neighbours along `axis` a word at a time.
+
+    Instruction selection makes it of two of `Convert`.
+    """
+
+    arg: Value
+    dtype: DType
+    through: DType
+    axis: Var
+
+
+@frozen(cache_hash=True)
 class PackedLoad:
     """Register of 32 bits of narrow neighbours, the first at `address`.
 
@@ -192,6 +205,7 @@ Value: TypeAlias = Union[
     Window,
     Pack,
     VectorLoad,
+    PackedConvert,
     PackedLoad,
     LdMatrix,
     SharedMatrix,

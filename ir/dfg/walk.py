@@ -43,6 +43,7 @@ from .values import (
     Load,
     Op,
     Pack,
+    PackedConvert,
     PackedLoad,
     RegisterRead,
     SharedMatrix,
@@ -59,6 +60,7 @@ _OPERANDS: Mapping[type, tuple[str, ...]] = {
     Op: ("args",),
     Convert: ("arg",),
     Pack: ("arg",),
+    PackedConvert: ("arg",),
     Window: ("load",),
     Store: ("value", "when"),
     WideStore: ("values",),
@@ -183,7 +185,7 @@ def vector_axes(node: DfgNode) -> tuple[Var, ...]:
     """Return the variables whose elements one instruction node moves."""
     if isinstance(node, LdMatrix):
         return node.axes
-    if isinstance(node, (VectorLoad, VectorStore, AsyncCopy, Accumulate)) and node.axis is not None:
+    if isinstance(node, (VectorLoad, VectorStore, AsyncCopy, Accumulate, PackedConvert)) and node.axis is not None:
         return (node.axis,)
     return ()
 

@@ -32,6 +32,7 @@ from ..dfg import (
     Mma,
     MmaAccumulate,
     Pack,
+    PackedConvert,
     PackedLoad,
     RegisterRead,
     RegisterWrite,
@@ -229,6 +230,7 @@ FORMS: dict[type, Form] = {
     VectorLoad: Form(
         "vector_load <space> <buffer>[<address>] over <axis> by (<pieces>){? of <stored>?}{? if <guards> else <fill>?}"
     ),
+    PackedConvert: Form("convert_words <arg> through <through> over <axis>"),
     PackedLoad: Form("packed_load <space> <buffer>[<address>]"),
     LdMatrix: Form("ldmatrix <instruction> <buffer>[<row>] over (<axes>)"),
     SharedMatrix: Form("matrix <buffer>[<start>]{? turned<!turned>?}"),

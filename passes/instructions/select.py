@@ -18,6 +18,7 @@ from ...ir import (
     COPIES,
     INSTRUCTIONS,
     MATRIX_LOADS,
+    PACKED_CONVERSIONS,
     UNPACKED_CONVERSIONS,
     Accumulate,
     AsyncCopy,
@@ -30,6 +31,7 @@ from ...ir import (
     MmaAccumulate,
     Op,
     Pack,
+    PackedConvert,
     PackedLoad,
     Phase,
     Root,
@@ -138,7 +140,7 @@ class PhaseSelector:
             if isinstance(node, (Load, Pack)):
                 found = self._instruction(node, self._load)
             if isinstance(node, Convert):
-                found = self._converted_load(node) or round_by_addition(node, self.context)
+                found = self._converted_load(node) or self._packed(node) or round_by_addition(node, self.context)
             if found is node and isinstance(node, Pack):
                 found = _packed_load(node) or node
             self.selected[node] = with_operands(found, self._value)
@@ -158,6 +160,20 @@ class PhaseSelector:
         found = self._instruction(load, self._load)
         whole = isinstance(found, VectorLoad) and all(n * load.dtype.size % WORD_BYTES == 0 for n in found.pieces)
         return evolve(found, dtype=node.dtype, stored=load.dtype) if isinstance(found, VectorLoad) and whole else None
+
+    def _packed(self, node: Convert) -> PackedConvert | None:
+        """Return the conversion of words of floats to bytes and back."""
+        inner = node.arg
+        if not isinstance(inner, Convert) or self.users[inner] != [node]:
+            return None
+        ways = {PACKED_CONVERSIONS.get(n) for n in self.context.instructions}
+        back = {UNPACKED_CONVERSIONS.get(n) for n in self.context.instructions}
+        if (inner.dtype, inner.arg.dtype) not in ways or (inner.dtype, node.dtype) not in back:
+            return None
+        words = (v for v in reversed(self.boxes[node]) if v not in self.scopes and v.extent % WORD_BYTES == 0)
+        axis = next(words, None)
+        value = round_by_addition(inner, self.context).arg
+        return None if axis is None else PackedConvert(value, node.dtype, inner.dtype, axis)
 
     def _instruction(self, node: Node, select: Callable[[Node, Sequence[Var]], Node]) -> Node:
         """Return the instruction of a node, within the loops of the scopes that enclose it."""

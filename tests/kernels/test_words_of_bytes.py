@@ -1,4 +1,4 @@
-"""Extremes of bytes, a word at a time."""
+"""Extremes and conversions of bytes, a word at a time."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from cuts.compile.build import build
 from cuts.ir import parse_ir, print_ir
+from cuts.ir.graph import Graph
 from cuts.passes.instructions import select_instructions
-from cuts.tests.fusion.test_narrow_products import RNG, pooling
+from cuts.tests.fusion.build import op
+from cuts.tests.fusion.test_narrow_products import RNG, numbers, pooling, powers, rounding, with_constants
 from cuts.tests.needs import needs_cuda, needs_toolchain
 
 from .test_instruction_selection import KERNEL
@@ -22,6 +24,21 @@ def selected(lines: str, dialect: str = "cuda") -> str:
     found = select_instructions(parse_ir(text % ("phase compute p unroll u", lines)), dialect)
     assert parse_ir(print_ir(found)) == found
     return print_ir(found)
+
+
+def residual(to: str, images: int = 32, size: int = 28) -> Graph:
+    """Return a convolution of bytes whose rounded results are added to its input."""
+    lines = [*rounding("d", "x", "s", to), op("v", "dequantize", "w", "ws", axis=0), op("c", "conv", "d", "v"),
+             *rounding("e", "c", "t", to), op("a", "add", "d", "e"), op("r", "relu", "a"),
+             op("y", "quantize", "r", "u", to=to)]  # fmt: skip
+    constants = {"w": numbers((64, 64, 1, 1)), "ws": powers(64), "s": np.float32(0.25), "t": np.float32(0.5)}
+    return with_constants(lines, {"x": (images, 64, size, size)}, constants | {"u": np.float32(0.125)})
+
+
+CONVERSIONS = """    %0: f32 = load global y[4*tid + u]
+    %1: i8 = convert %0
+    %2: f32 = convert %1
+    store global y[4*tid + u]: f32 = %2"""
 
 
 def high_bytes(words: np.ndarray) -> np.ndarray:
@@ -41,6 +58,26 @@ def test_high_bytes_decide_about_halves() -> None:
     odd, even = (np.maximum(x.view(np.int16), y.view(np.int16)) for x, y in ((a, b), shifted))
     found = np.stack([high_bytes(even), high_bytes(odd)], -1).reshape(-1, 4)
     assert np.array_equal(found, np.maximum(a, b))
+
+
+def test_conversions_to_bytes_and_back_share_words() -> None:
+    assert "%1: f32 = convert_words %0 through i8 over u" in selected(CONVERSIONS)
+    assert "through" not in selected(CONVERSIONS, "opencl")
+
+
+@needs_toolchain
+@pytest.mark.parametrize("to", ["i8", "u8"])
+def test_rounded_sums_compile_as_words(to: str) -> None:
+    plan = build(residual(to), target="cuda:sm_90")
+    assert not any(f"cuts_f32_of_{to}(cuts_{to}_of_f32(" in launch.kernel.source for launch in plan.launches)
+
+
+@needs_cuda
+@pytest.mark.parametrize("to", ["i8", "u8"])
+def test_rounded_sums_are_exact_cuda(to: str) -> None:
+    x = RNG.integers(-64, 64, (32, 64, 28, 28)).astype(np.float32) / 8
+    found, want = (build(residual(to), target=target).run({"x": x})["y"] for target in ("cuda", "reference"))
+    assert np.array_equal(found, want)
 
 
 @needs_toolchain
