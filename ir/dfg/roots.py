@@ -35,10 +35,7 @@ class Store:
 
 @frozen(cache_hash=True)
 class WideStore:
-    """Store of values to neighbouring elements, the first at `address`.
-
-    It takes place where all guards hold.
-    """
+    """Store of values from element `address` on, where all guards hold."""
 
     space: str
     buffer: str
@@ -93,7 +90,7 @@ class AsyncCopy:
 class Accumulate:
     """`held[at] = combine(held[at], value)` for every point of `over`, in order.
 
-    Instruction selection gives it an `axis` whose neighbours, bytes of words, it combines at once.
+    Instruction selection gives it an `axis` along which it combines words of bytes.
     """
 
     name: str
@@ -203,10 +200,7 @@ class RegisterWrite:
 
 @frozen(cache_hash=True)
 class Initialise:
-    """Set all held values of a reduction to its combiner's identity.
-
-    `shape` counts instances per dim of a thread.
-    """
+    """Set a reduction's values, `shape` per thread, to its combiner's identity."""
 
     name: str
     shape: tuple[int, ...]

@@ -138,9 +138,9 @@ class VectorLoad:
 
 @frozen(cache_hash=True)
 class PackedConvert:
-    """Floats that are converted to the bytes `through` and back, neighbours along `axis` a word at a time.
+    """Conversion of floats to bytes and back, a word at a time.
 
-    Instruction selection makes it of two of `Convert`.
+    Neighbours along `axis` become bytes of type `through`. Instruction selection makes it of two of `Convert`.
     """
 
     arg: Value

@@ -191,10 +191,7 @@ def vector_axes(node: DfgNode) -> tuple[Var, ...]:
 
 
 def box_variables(roots: Iterable[DfgNode], unrolled: Sequence[Var]) -> dict[DfgNode, tuple[Var, ...]]:
-    """Return the box of each node, operands before users.
-
-    It has the unrolled variables that a family ranges over, in their order.
-    """
+    """Return the unrolled variables of each node's family, operands before users."""
     boxes: dict[DfgNode, tuple[Var, ...]] = {}
     for node in post_order(roots):
         own = set(own_variables(node))

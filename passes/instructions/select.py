@@ -140,7 +140,7 @@ class PhaseSelector:
             if isinstance(node, (Load, Pack)):
                 found = self._instruction(node, self._load)
             if isinstance(node, Convert):
-                found = self._converted_load(node) or self._packed(node) or round_by_addition(node, self.context)
+                found = self._converted_load(node) or self._by_words(node) or round_by_addition(node, self.context)
             if found is node and isinstance(node, Pack):
                 found = _packed_load(node) or node
             self.selected[node] = with_operands(found, self._value)
@@ -161,7 +161,7 @@ class PhaseSelector:
         whole = isinstance(found, VectorLoad) and all(n * load.dtype.size % WORD_BYTES == 0 for n in found.pieces)
         return evolve(found, dtype=node.dtype, stored=load.dtype) if isinstance(found, VectorLoad) and whole else None
 
-    def _packed(self, node: Convert) -> PackedConvert | None:
+    def _by_words(self, node: Convert) -> PackedConvert | None:
         """Return the conversion of words of floats to bytes and back."""
         inner = node.arg
         if not isinstance(inner, Convert) or self.users[inner] != [node]:

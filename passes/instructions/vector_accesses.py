@@ -140,7 +140,7 @@ def _above_zero(value: Value) -> Value | None:
 
 
 def select_extreme(node: Accumulate, var: Var, context: SelectionContext) -> Accumulate | None:
-    """Return the extreme of all elements along a variable, whose operands are loaded as words."""
+    """Return the extreme of loaded words along a variable."""
     load = node.value.load if isinstance(node.value, Window) else node.value
     known = any(WORD_EXTREMES.get(name) == (node.combine, node.dtype) for name in context.instructions)
     words = isinstance(load, VectorLoad) and load.axis == var and load.stored is None

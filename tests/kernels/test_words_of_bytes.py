@@ -18,7 +18,7 @@ LINES = """    %0: i8 = load global x[8*tid + u]
     accumulate held[u]: i8 = max of %0"""
 
 
-def selected(lines: str, dialect: str = "cuda") -> str:
+def selection_text(lines: str, dialect: str = "cuda") -> str:
     """Return the text of a kernel over bytes after selection."""
     text = KERNEL.replace("x: f32", "x: i8").replace("u < 4", "u < 8")
     found = select_instructions(parse_ir(text % ("phase compute p unroll u", lines)), dialect)
@@ -27,7 +27,7 @@ def selected(lines: str, dialect: str = "cuda") -> str:
 
 
 def residual(to: str, images: int = 32, size: int = 28) -> Graph:
-    """Return a convolution of bytes whose rounded results are added to its input."""
+    """Return a convolution whose rounded results are added to its input."""
     lines = [*rounding("d", "x", "s", to), op("v", "dequantize", "w", "ws", axis=0), op("c", "conv", "d", "v"),
              *rounding("e", "c", "t", to), op("a", "add", "d", "e"), op("r", "relu", "a"),
              op("y", "quantize", "r", "u", to=to)]  # fmt: skip
@@ -47,9 +47,9 @@ def high_bytes(words: np.ndarray) -> np.ndarray:
 
 
 def test_loaded_bytes_are_compared_as_words() -> None:
-    assert "accumulate held[u]: i8 = max of %0 along u" in selected(LINES)
-    assert "along" not in selected(LINES, "opencl")
-    assert "along" not in selected(LINES.replace("8*tid", "9*tid"))
+    assert "accumulate held[u]: i8 = max of %0 along u" in selection_text(LINES)
+    assert "along" not in selection_text(LINES, "opencl")
+    assert "along" not in selection_text(LINES.replace("8*tid", "9*tid"))
 
 
 def test_high_bytes_decide_about_halves() -> None:
@@ -61,8 +61,8 @@ def test_high_bytes_decide_about_halves() -> None:
 
 
 def test_conversions_to_bytes_and_back_share_words() -> None:
-    assert "%1: f32 = convert_words %0 through i8 over u" in selected(CONVERSIONS)
-    assert "through" not in selected(CONVERSIONS, "opencl")
+    assert "%1: f32 = convert_words %0 through i8 over u" in selection_text(CONVERSIONS)
+    assert "through" not in selection_text(CONVERSIONS, "opencl")
 
 
 @needs_toolchain

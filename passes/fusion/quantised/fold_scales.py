@@ -29,7 +29,6 @@ from ....ir import (
     Const,
     DType,
     Expr,
-    Program,
     Read,
     Statement,
     TensorType,
@@ -41,8 +40,8 @@ from ....ir import (
     reads,
     substitute_expr,
 )
-from ....ops import evaluate
 from ...statements import DefUse, Programs, apply, axis_values, is_plain, rewritten
+from .constant_values import constant_value
 from .narrow_products import is_zero
 
 #: Bytes of the least integers whose limits f32 does not have.
@@ -154,10 +153,7 @@ class _Folder:
         """Return a new constant over the axes that move a value; None where it is too large for f32."""
         axes = tuple(a for a in root.axes if a in expr_variables(value))
         type_, place = TensorType(DType.F32, tuple(a.extent for a in axes)), tuple(map(as_index, axes))
-        used = tuple(dict.fromkeys(r.tensor for r in reads(value)))
-        tensors = {**{t: self.index.types[t] for t in used}, "scale": type_}
-        program = Program(tensors, used, ("scale",), (Statement("scale", axes, place, value),))
-        exact = evaluate(program, {t: self.constants[t] for t in used})["scale"]
+        exact = constant_value(value, axes, DType.F32, self.index.types, self.constants)
         if {*axes} != expr_variables(value) or not np.all(np.abs(exact) <= np.finfo(np.float32).max):
             return None
         name = self.index.add_tensor(f"{root.target}.scale", type_)

@@ -27,12 +27,9 @@ from ....ir import (
     Array,
     Call,
     Const,
-    DType,
-    Expr,
     Guard,
     Index,
     InRange,
-    Program,
     Read,
     Statement,
     TensorType,
@@ -45,9 +42,9 @@ from ....ir import (
     rebuild,
     substitute_expr,
 )
-from ....ops import evaluate
-from ...statements import DefUse, Edit, Match, Programs, RewriteRule, anything, is_plain, reduction, rewrite
-from .narrow_products import widened_byte
+from ...statements import Edit, Match, Programs, RewriteRule, anything, is_plain, reduction, rewrite
+from .constant_values import is_value_at_zeros
+from .scaled_factors import ScaledFactor, find_scaled_factor, fixed_axes, is_plain_map
 
 #: Bytes of a word, and fewest channels whose bytes copies move at once.
 WORD_BYTES, MANY_CHANNELS = 4, 16
@@ -74,24 +71,14 @@ def pad_images(programs: Programs) -> Programs:
 
 
 @frozen
-class _Scaled:
-    """A dequantised factor: the read of the value, the definition of that, the byte that it widens, its zero point."""
-
-    read: Read
-    made: Statement
-    byte: Read
-    zero: Expr | None
-
-
-@frozen
 class _Padding:
     """A convolution with its factors, the definition of the image's bytes, and its channels.
 
     `windows` has the axes of rows and taps by dim of the image; channels are merged with the last of them.
     """
 
-    image: _Scaled
-    filters: _Scaled
+    image: ScaledFactor
+    filters: ScaledFactor
     source: Statement
     channel: int
     c: Var
@@ -122,48 +109,20 @@ def _find(match: Match, constants: Mapping[str, Array]) -> _Padding | None:
     if len(parts) != 2 or not is_plain(total) or prod(v.extent for v in (*total.axes, *total.reduce)) < MIN_PRODUCTS:
         return None
     for first, second in (parts, parts[::-1]):
-        image, filters = _find_scaled(first, total, index), _find_scaled(second, total, index)
+        image, filters = find_scaled_factor(first, total, index), find_scaled_factor(second, total, index)
         if image is None or filters is None or filters.read.guards:
             continue
         if filters.byte.tensor not in constants:
             continue
         source = index.single_definition(image.byte.tensor)
-        if source is None or not _is_plain_map(source) or not index.is_only_read_by(source.target, [image.made]):
+        if source is None or not is_plain_map(source) or not index.is_only_read_by(source.target, [image.made]):
             continue
-        if any(read.guards for read in reads(source.body)) or _fixed_axes(image.made, image.byte) or filters.zero:
+        if any(read.guards for read in reads(source.body)) or fixed_axes(image.made, image.byte) or filters.zero:
             continue
         found = _windows(image.read, filters.read, total)
         if found is not None:
             return _Padding(image, filters, source, *found)
     return None
-
-
-def _find_scaled(part: Expr, total: Statement, index: DefUse) -> _Scaled | None:
-    """Return a dequantised factor that nothing else reads."""
-    made = index.single_definition(part.tensor) if isinstance(part, Read) and part.fill == 0 else None
-    if made is None or not isinstance(part, Read) or not _is_plain_map(made):
-        return None
-    found = [each for f in factors(made.body) if (each := widened_byte(f, index.types)) is not None]
-    if len(found) != 1 or index.types[found[0].byte.tensor].dtype.is_float:
-        return None
-    byte = found[0].byte
-    fixed = _fixed_axes(made, byte)
-    moved = {v for axis, place in zip(made.axes, part.indices, strict=True) if axis in fixed for v, _ in place.terms}
-    if byte.guards or byte.indices != made.write or moved & {*total.reduce}:
-        return None
-    return _Scaled(part, made, byte, found[0].zero) if index.is_only_read_by(part.tensor, [total]) else None
-
-
-def _fixed_axes(made: Statement, byte: Read) -> frozenset[Var]:
-    """Return the axes that move a scale or a zero point."""
-    zero = Const(0, DType.I32)
-    return expr_variables(rebuild(made.body, lambda node: zero if node == byte else node))
-
-
-def _is_plain_map(statement: Statement) -> bool:
-    """Return whether a statement computes each element from its own index."""
-    own = statement.write == tuple(map(as_index, statement.axes))
-    return own and statement.is_pointwise and is_plain(statement)
 
 
 def _windows(image: Read, filters: Read, total: Statement) -> tuple[int, Var, dict[int, tuple[Var, Var]]] | None:
@@ -207,7 +166,7 @@ def _pad(match: Match, found: _Padding, constants: Mapping[str, Array], made: di
     inner = substitute_expr(found.source.body, {a: places[d] for d, a in enumerate(found.source.axes)})
     inner = rebuild(inner, lambda e: evolve(e, guards=guards) if isinstance(e, Read) and expr_variables(e) else e)
     outside = image.zero or Const(0, index.types[stored].dtype)
-    same = _is_border(found.source, outside, index.types, constants)
+    same = is_value_at_zeros(outside, found.source, index.types, constants)
     store = Statement(stored, axes, at, inner if same else call("select", InRange(guards), inner, outside))
     merged, new = (found.c, found.last[2]), found.reduced
     kept = tuple(i for i in filters.read.indices if i not in map(as_index, merged))
@@ -223,22 +182,6 @@ def _pad(match: Match, found: _Padding, constants: Mapping[str, Array], made: di
         filters.made: [_over(filters, Read(weights, tuple(map(as_index, (*own, *new)))), (*own, *new), real)],
         total: [evolve(total, body=product, reduce=reduce)],
     }
-
-
-def _is_border(
-    source: Statement, outside: Expr, types: Mapping[str, TensorType], constants: Mapping[str, Array]
-) -> bool:
-    """Return whether a definition of bytes has the value of the border where it reads zeros."""
-    zeros = rebuild(source.body, lambda e: Const(0.0, DType.F32) if isinstance(e, Read) and expr_variables(e) else e)
-    used = tuple(dict.fromkeys(r.tensor for body in (zeros, outside) for r in reads(body)))
-    if not {*used} <= {*constants} or expr_variables(zeros) or expr_variables(outside):
-        return False
-    kind = TensorType(types[source.target].dtype, ())
-    bodies = {"inner": zeros, "outside": outside}
-    statements = tuple(Statement(name, (), (), body) for name, body in bodies.items())
-    program = Program({**{t: types[t] for t in used}, **dict.fromkeys(bodies, kind)}, used, (*bodies,), statements)
-    found = evaluate(program, {t: constants[t] for t in used})
-    return bool(found["inner"] == found["outside"])
 
 
 def _lay_out(found: _Padding) -> tuple[tuple[Var, ...], dict[int, Index], tuple[Index, ...]]:
@@ -259,7 +202,7 @@ def _lay_out(found: _Padding) -> tuple[tuple[Var, ...], dict[int, Index], tuple[
     return (*axes, element), places, (*indices, as_index(channel))
 
 
-def _over(scaled: _Scaled, byte: Read, axes: tuple[Var, ...], target: str) -> Statement:
+def _over(scaled: ScaledFactor, byte: Read, axes: tuple[Var, ...], target: str) -> Statement:
     """Return the dequantisation of another byte over other axes."""
     body = rebuild(scaled.made.body, lambda node: byte if node == scaled.byte else node)
     return Statement(target, axes, tuple(map(as_index, axes)), body)
