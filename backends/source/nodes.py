@@ -20,6 +20,7 @@ from ...ir import (
     Initialise,
     LaneReduce,
     LdMatrix,
+    Literal,
     Load,
     Mma,
     Op,
@@ -41,7 +42,7 @@ from ...ir import (
 )
 from .atomics import print_atomic_update
 from .ctext import call_text, number_text
-from .dialect import BEGINS, HELD_ROWS
+from .dialect import BEGINS, HELD_ROWS, OF_SUMS
 from .index_ctext import guard_text, index_text
 from .lanes import LaneCombination, LaneRadix, LaneScan, LaneSelect, LaneSort
 from .values import ValuePrinter
@@ -69,7 +70,7 @@ class NodePrinter(ValuePrinter):
     def packed_convert(self, node: PackedConvert) -> None:
         """Print the conversions of words of floats to bytes and back."""
         dialect, vectors = self.names.dialect, self.names.dialect.vectors[node.through.value]
-        pack = dialect.instructions[f"{node.through}_of_{node.dtype}x4"]
+        pack = dialect.instructions[_conversion_name(f"{node.through}_of_{node.dtype}x4", node.arg)]
         unpack = dialect.instructions[f"{node.dtype}_of_{node.through}x4"]
         for first in range(0, node.axis.extent, vectors.per_word):
             lanes = range(first, first + vectors.per_word)
@@ -130,7 +131,7 @@ class NodePrinter(ValuePrinter):
     def _store_vector(self, node: VectorStore | WideStore, start: Index, values: Sequence[str]) -> None:
         vectors = self.names.dialect.vectors[node.dtype.value]
         place = self._vector_place(node, start, len(values))
-        conversion = node.conversion if isinstance(node, VectorStore) else ""
+        conversion = _conversion_name(node.conversion, node.value) if isinstance(node, VectorStore) else ""
         pack = self.names.dialect.instructions[conversion] if conversion else ""
         text = vectors.store.format(**place, values=", ".join(vectors.pack(values, pack)))
         self._print_under(node.guards, text, node.when if isinstance(node, VectorStore) else ())
@@ -296,6 +297,13 @@ class NodePrinter(ValuePrinter):
 
 
 #: Printer of each class that is a statement; other values are expressions.
+def _conversion_name(name: str, value: Value) -> str:
+    """Return the packed conversion of a value: that of sums for one with a number that no compiler drops."""
+    summed = isinstance(value, Op) and value.fn in ("add", "sub")
+    last = value.args[-1] if isinstance(value, Op) else value
+    return name + OF_SUMS if name and summed and isinstance(last, Literal) and last.value else name
+
+
 _STATEMENTS: Mapping[type, Callable[[NodePrinter, Any], None]] = {
     VectorLoad: NodePrinter.vector_load,
     PackedConvert: NodePrinter.packed_convert,
