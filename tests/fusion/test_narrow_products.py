@@ -204,7 +204,7 @@ def test_limits_of_integers_stay() -> None:
     assert fold_scales(limited) is limited
 
 
-def requantised(scale: float) -> Graph:
+def requantisation(scale: float) -> Graph:
     """Return the maximum of bytes over windows, rounded again."""
     lines = [*rounding("d", "x", "s"), op("y", "quantize", "m", "t", to="i8")]
     lines.insert(-1, op("m", "max_pool", "d", kernel_shape=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1)))
@@ -213,7 +213,7 @@ def requantised(scale: float) -> Graph:
 
 @pytest.mark.parametrize(("scale", "roundings"), [(0.3, 1), (0.4, 2)])
 def test_bytes_of_equal_scales_are_rounded_once(scale: float, roundings: int) -> None:
-    after = fold_scales(narrow_extremes(fold_units(build_programs(requantised(scale), REGISTRY))))
+    after = fold_scales(narrow_extremes(fold_units(build_programs(requantisation(scale), REGISTRY))))
     verify_programs(after)
     assert texts(after).count("round(") == roundings
 
@@ -221,7 +221,7 @@ def test_bytes_of_equal_scales_are_rounded_once(scale: float, roundings: int) ->
 @needs_opencl
 def test_bytes_rounded_again_are_exact() -> None:
     x = RNG.integers(-300, 300, (2, 8, 9, 9)).astype(np.float32) / 7
-    found, want = (build(requantised(0.3), target=target).run({"x": x})["y"] for target in ("opencl", "reference"))
+    found, want = (build(requantisation(0.3), target=target).run({"x": x})["y"] for target in ("opencl", "reference"))
     assert np.array_equal(found, want)
 
 

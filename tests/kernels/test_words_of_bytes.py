@@ -41,7 +41,7 @@ CONVERSIONS = """    %0: f32 = load global y[4*tid + u]
     store global y[4*tid + u]: f32 = %2"""
 
 
-def moved(zero: int) -> Graph:
+def rounding_with(zero: int) -> Graph:
     """Return a rounding to bytes with a zero point."""
     constants = {"s": np.float32(0.5), "z": np.array(zero, np.uint8)}
     return with_constants([op("y", "quantize", "x", "s", "z", to="u8")], {"x": (64, 4096)}, constants)
@@ -88,7 +88,7 @@ def test_rounded_sums_are_exact_cuda(to: str) -> None:
 
 @needs_toolchain
 def test_zero_points_share_the_sum_of_a_rounding() -> None:
-    (launch,) = build(moved(121), target="cuda:sm_90").launches
+    (launch,) = build(rounding_with(121), target="cuda:sm_90").launches
     assert "+ 12582912.0f) - 12582791.0f)" in launch.kernel.source and "x4_of_sums(" in launch.kernel.source
 
 
@@ -97,7 +97,7 @@ def test_zero_points_share_the_sum_of_a_rounding() -> None:
 def test_zero_points_are_exact_cuda(zero: int) -> None:
     x = RNG.integers(-600, 600, (64, 4096)).astype(np.float32) / 4
     x[0, :8] = [np.nan, np.inf, -np.inf, 2.0**22, -(2.0**22), 2.0**24, 1e30, -0.0]
-    found, want = (build(moved(zero), target=target).run({"x": x})["y"] for target in ("cuda", "reference"))
+    found, want = (build(rounding_with(zero), target=target).run({"x": x})["y"] for target in ("cuda", "reference"))
     assert np.array_equal(found[1:], want[1:]) and np.array_equal(found[0, 1:], want[0, 1:])
 
 
