@@ -45,6 +45,8 @@ from ..ops.language import Instances
 WeightsName: TypeAlias = Literal["int8", "int4", "fp8"]
 #: Fewest elements of a weight: smaller constants cost nothing.
 MIN_ELEMENTS = 1 << 10
+#: Elements that are rounded at once: they stay in the caches.
+ELEMENTS_AT_ONCE = 1 << 17
 
 
 @frozen
@@ -141,8 +143,14 @@ def _turned_constants(graph: Graph, instances: Instances) -> Iterator[tuple[str,
 def quantise_array(weight: Array, format_: WeightFormat, axis: int, block: int, dtype: DType) -> tuple[Array, Array]:
     """Return the numbers of a weight and their scales.
 
-    Each block along an axis has a scale; `dtype` is the type of the scales.
+    Each block along an axis has a scale; `dtype` is the type of the scales. A large weight is taken by rows, as its
+    elements are computed in f64.
     """
+    if axis and weight.size > len(weight) > 1 and weight.size > 2 * ELEMENTS_AT_ONCE:
+        rows = max(1, ELEMENTS_AT_ONCE * len(weight) // weight.size)
+        parts = [weight[n : n + rows] for n in range(0, len(weight), rows)]
+        numbers, scales = zip(*(quantise_array(part, format_, axis, block, dtype) for part in parts), strict=True)
+        return np.concatenate(numbers), np.concatenate(scales)
     extent = weight.shape[axis]
     starts = np.arange(0, extent, block)
     values = np.asarray(weight, np.float64)
