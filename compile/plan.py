@@ -370,9 +370,6 @@ def plan_of(
 
     The plan has cubins where this machine can compile them.
     """
-    from ..backends.source import print_prefetches
-
-    compiled = print_prefetches(compiled)
     cubins = compile_binaries(compiled, target)
     model = PlannedModel(graph, spec.texts, precision)
     plan = make_plan(compiled, target, model, tuple(cubin.code for cubin in cubins))

@@ -1,8 +1,8 @@
-"""Prefetches of launches, as text: kernels that ask for bytes of later launches before they wait for earlier ones.
+"""Prints prefetches: kernels ask for bytes of later launches.
 
     kernel(p0, p1) { begin(); ... }  ->  kernel(p0, p1, p2) { prefetch(p2 + 4096, 512); begin(); ... }
 
-A bulk prefetch moves a unit into the L2 cache. Threads of the last blocks take units in turn: where a launch has more
+They do so before they wait for earlier launches. A bulk prefetch moves a unit into the L2 cache. Threads of the last blocks take units in turn: where a launch has more
 blocks than fit at once, memory is idle only towards its end.
 """
 

@@ -39,7 +39,10 @@ PREFETCH_UNIT = 1 << 12
 
 @frozen
 class Prefetch:
-    """Bytes of a tensor, from an offset, that a launch brings into the L2 cache for a later one."""
+    """Bytes of a tensor that a launch brings into the L2 cache.
+
+    A later launch reads them; they begin at an offset.
+    """
 
     tensor: str
     offset: int

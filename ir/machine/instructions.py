@@ -76,7 +76,7 @@ PACKED_CONVERSIONS: Mapping[str, tuple[DType, DType]] = {
     **{f"{dtype}_of_{DType.F32}x4": (dtype, DType.F32) for dtype in (DType.I8, DType.U8)},
     **{f"{kind}_from_zero_x2": (kind, kind) for kind in (DType.F16, DType.BF16)},
 }
-#: Conversions of the bytes of a loaded word: their type, and that of the values, all of which it has.
+#: Conversions of the bytes of a loaded word: their type, and that of the values, which has all of them.
 UNPACKED_CONVERSIONS: Mapping[str, tuple[DType, DType]] = {
     f"{kind}_of_{dtype}x4": (dtype, kind)
     for dtype in (DType.I8, DType.U8)

@@ -26,7 +26,7 @@ MIN_PREFETCHED_BYTES = 1 << 20
 
 @define
 class Stream:
-    """Tensor that a launch reads once and whole: its bytes, and those that are prefetched."""
+    """Tensor that a launch reads whole, with its prefetched bytes."""
 
     tensor: str
     nbytes: int

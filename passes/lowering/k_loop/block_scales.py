@@ -33,7 +33,7 @@ from ..segment_state import SegmentState
 def scale_values(
     state: SegmentState, reduction: Reduction, binding: AxisBinding, staged: Mapping[Expr, Value], depth: Var
 ) -> tuple[Value, ...]:
-    """Return the scales of a K block, in the type that kernels compute in.
+    """Return the scales of a K block, as kernels compute with them.
 
     Missing rows and columns have those of the last one, so that no load depends on a guard.
     """
