@@ -2,8 +2,8 @@
 
     kernel(p0, p1) { begin(); ... }  ->  kernel(p0, p1, p2) { prefetch(p2 + 4096, 512); begin(); ... }
 
-They do so before they wait for earlier launches. A bulk prefetch moves a unit into the L2 cache. Threads of the last blocks take units in turn: where a launch has more
-blocks than fit at once, memory is idle only towards its end.
+They do so before they wait for earlier launches. A bulk prefetch moves a unit into the L2 cache. Threads of the last
+blocks take units in turn: where a launch has more blocks than fit at once, memory is idle only towards its end.
 """
 
 from __future__ import annotations
