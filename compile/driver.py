@@ -71,13 +71,12 @@ def compile_model(
         if options.stop_after or options.print_after:
             raise UsageError("target 'reference' runs no passes, so there is none to print or to stop after")
         return CompiledGraph(graph, (), ())
-    from ..backends.source import emit, print_prefetches
+    from ..backends.source import emit
 
     if graph.interface.state or graph.interface.fixed:  # passes see a pure function
         graph = evolve(graph, interface=Interface(updates=graph.interface.replaced))
     checked = check_indices(graph, spec.registry) if options.debug else Checked(graph, spec.registry)
-    compiled = run(checked.graph, checked.registry, target, options, emit)
-    return evolve(print_prefetches(compiled), checks=checked.checks)
+    return evolve(run(checked.graph, checked.registry, target, options, emit), checks=checked.checks)
 
 
 @reduced_garbage_collection()

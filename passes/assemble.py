@@ -9,7 +9,7 @@ from attrs import evolve
 
 from ..ir import CompiledGraph, RepeatedSteps, Step, Target, member_name, print_ir
 from .context import CompileContext
-from .costs import plan_prefetches, shared_launch_bound, shared_launch_seconds
+from .costs import shared_launch_bound, shared_launch_seconds
 from .fusion import Group, Unit, Views, graph_layout, loop_iterations
 from .inspection import fusion_report, parameters
 from .results import LaunchKernels, kernel_key
@@ -79,11 +79,9 @@ def assemble_kernels(result: LaunchKernels, context: CompileContext) -> Compiled
             types[tensor], storages[tensor] = graph_layout(type_, views.storage(tensor), order)
     graph = evolve(graph, types={**graph.types, **types})
     loops = tuple(_loops([groups[0] for groups in launched], views))
-    prefetches = plan_prefetches(launched, lambda group: chosen[kernel_key(group, views)], views, target)
     return CompiledGraph(
-        graph, tuple(functions.values()), tuple(steps), storages, tuple(records), complete,
-        loops=loops, prefetches=prefetches,
-    )  # fmt: skip
+        graph, tuple(functions.values()), tuple(steps), storages, tuple(records), complete, loops=loops
+    )
 
 
 def _loops(groups: Sequence[Group], views: Views) -> Iterator[RepeatedSteps]:

@@ -2,5 +2,4 @@
 
 from .dialect import DIALECTS
 from .emit import emit
-from .prefetches import print_prefetches
 from .text_size import unrolled_statements

@@ -13,20 +13,10 @@ from .budget import (
     BudgetShares,
     processor_count,
 )
-from .compiled_graph import (
-    PREFETCH_UNIT,
-    CompiledGraph,
-    CompileOptions,
-    Mode,
-    Prefetch,
-    RepeatedSteps,
-    Step,
-    launches,
-)
+from .compiled_graph import CompiledGraph, CompileOptions, Mode, RepeatedSteps, Step, launches
 from .launch import (
     FALLBACK_KEY,
     MAX_LABEL,
-    PREFETCHED_KEY,
     WAITING_SUFFIX,
     Argument,
     KernelFunction,

@@ -33,22 +33,6 @@ class Step:
     tensors: tuple[str, ...]
 
 
-#: Bytes of a bulk prefetch: prefetches begin and end at multiples of them.
-PREFETCH_UNIT = 1 << 12
-
-
-@frozen
-class Prefetch:
-    """Bytes of a tensor that a launch brings into the L2 cache.
-
-    A later launch reads them; they begin at an offset.
-    """
-
-    tensor: str
-    offset: int
-    nbytes: int
-
-
 @frozen
 class RepeatedSteps:
     """Range of steps, from `first` to before `last`, launched `count` times."""
@@ -66,8 +50,7 @@ class CompiledGraph:
     name). `groups` are report records, one per step in the same order: `nodes` (member names), `parameters`, `bound`,
     `level`, `why` and further entries of a report; values are JSON values. `complete` is False when the time
     budget ended the search early. The results of `checks` are among the graph's outputs; they are for the runtime, not
-    for the caller. `loops` has the ranges of repeated steps; they are disjoint, in order. `prefetches` are those of
-    steps, by number.
+    for the caller. `loops` has the ranges of repeated steps; they are disjoint, in order.
     """
 
     graph: Graph
@@ -78,7 +61,6 @@ class CompiledGraph:
     complete: bool = True
     checks: tuple[IndexCheck, ...] = ()
     loops: tuple[RepeatedSteps, ...] = ()
-    prefetches: Mapping[int, tuple[Prefetch, ...]] = field(factory=dict)
 
 
 def launches(steps: int, loops: Sequence[RepeatedSteps]) -> Iterator[tuple[int, int]]:

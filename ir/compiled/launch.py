@@ -23,8 +23,6 @@ _SUFFIXES = {"cuda": ".cu", "opencl": ".cl"}
 MAX_LABEL, _CONTENT = 31, re.compile(rf"(?<=_)[0-9a-f]{{16}}({WAITING_SUFFIX})?$")
 #: Key in the facts of a library routine: the name of the fallback kernel, which it replaces.
 FALLBACK_KEY = "instead"
-#: Key in the facts of a kernel: the number of its last arguments that it only brings into the L2 cache.
-PREFETCHED_KEY = "prefetched"
 
 
 @frozen

@@ -48,7 +48,6 @@ class Target:
     bounds: BoundCoefficients  #: of the lower bound
     costs: CostCoefficients  #: of the cost model, where warps run in lockstep
     core_costs: CoreCoefficients  #: of the cost model elsewhere
-    prefetched_bytes: int = 0  #: most bytes in the L2 cache that launches bring there for later ones
     cluster_blocks: int = 1  #: most blocks of a thread block cluster, whose shared memory all of them access
     sector_bytes: int = 32
     parameter_bytes: int = 1024  #: of the parameters of one launch

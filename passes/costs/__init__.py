@@ -7,5 +7,4 @@ from .cost_model import AnalyticModel, CostModel, KernelsQuery, MeasuredTimes, Q
 from .evaluators import BudgetedCost, Roofline
 from .executor import Executor, Keys, LocalExecutor, Member, ModelQuery, ScheduleRequest, Workload
 from .launch_schedules import MemberRow, schedule_as_wide, schedule_row
-from .prefetches import plan_prefetches
 from .shared_launches import shared_launch_bound, shared_launch_seconds

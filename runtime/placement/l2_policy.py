@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from ...ir import PREFETCHED_KEY
 from ..plan import Plan, extent_bytes
 
 #: Part of the L2 cache that a launch's tensors must fit into, or its blocks may evict data that the next ones read.
@@ -23,8 +22,7 @@ def evict_first_tensors(plan: Plan) -> Mapping[int, tuple[str, int]]:
     found: dict[int, list[tuple[int, str]]] = {}
     for number, step in enumerate(plan.steps):
         kernel = plan.kernels[step.kernel]
-        count = len(step.tensors) - int(str(kernel.info.get(PREFETCHED_KEY, "0")))
-        touched = {t: a for a, t in zip(kernel.arguments[:count], step.tensors[:count], strict=True)}
+        touched = {t: a for a, t in zip(kernel.arguments, step.tensors, strict=True)}
         written |= {plan.storages[t].buffer for t, argument in touched.items() if argument.written}
         reads.update({plan.storages[t].buffer: plan.turns(number) for t in touched})
         sizes = [(_bytes(plan, tensor), tensor) for tensor in touched]
