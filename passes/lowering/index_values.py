@@ -90,7 +90,7 @@ def value_of(expr: Expr, context: Context) -> Value:
 def _unpacked_difference(cast: Cast) -> Expr | None:
     """Return the conversion of unpacked bits less a number, as a difference of floats that is exact.
 
-        f32(i8(word & 15) - 7)  ->  f32(word & 15) - 7.0
+    f32(i8(word & 15) - 7)  ->  f32(word & 15) - 7.0
     """
     if not isinstance(cast.arg, Call) or cast.arg.fn != "sub" or not cast.dtype.includes(DType.U8):
         return None
