@@ -49,7 +49,10 @@ def stageable_operands(segment: Segment, reduction: Reduction, shared: Iterable[
 def chunk_parameters(
     structure: SegmentTemplate, prefix: str, coarse: bool, whole: bool = False
 ) -> Iterator[ScheduleParameter]:
-    """Yield the K block of each reduce dim; reduction threads may take `whole` parts of a row."""
+    """Yield the K block of each reduce dim.
+
+    Reduction threads may take `whole` parts of a row.
+    """
     for k, loop in enumerate(structure.loops):
         extent = prod(a.extent for a in loop)
         values = (
