@@ -27,6 +27,7 @@ from ...ir import (
     longest_vector,
     owned_axes,
     required_streamed_axis,
+    tensors_read,
 )
 from ..geometry import (
     ScheduleParameter,
@@ -189,6 +190,8 @@ def _reduction_templates(
         caches_rows = len(group.segments) == 1 and _may_cache_rows(group, segment, loops, target)
         template = SegmentTemplate(dims, loops, reduces, none, reduction_threads=True, shared=written)
         found.append(evolve(template, caches_rows=caches_rows))
+        if len(group.segments) == 1 and not matrix and _may_share_rows(group, segment, loops, target):
+            found.append(evolve(template, clusters=True, caches_rows=caches_rows))
     return list(dict.fromkeys(found))
 
 
@@ -208,10 +211,12 @@ def _may_cache_rows(group: FusedGroup, segment: Segment, loops: Sequence[tuple[V
 
 
 def _may_share_rows(group: FusedGroup, segment: Segment, loops: Sequence[tuple[Var, ...]], target: Target) -> bool:
-    """Return whether blocks of a cluster may share rows: long ones, which the outputs read again."""
+    """Return whether blocks of a cluster may share rows: long ones, which later reductions or outputs read again."""
     long = len(loops) == 1 and prod(a.extent for a in loops[0]) > HELD_IN_REGISTERS * target.MAX_thread
     words = all(group.tensors[r.name].dtype.size in SHUFFLED_BYTES for r in segment.reductions)
-    return target.cluster_blocks > 1 and long and words and any(o.extra for o in segment.outputs)
+    own, read = {r.name for r in segment.reductions}, (t for r in segment.reductions for t in tensors_read(r.body))
+    again = any(o.extra for o in segment.outputs) or not own.isdisjoint(read)
+    return target.cluster_blocks > 1 and long and words and again
 
 
 def _flat_dims(segment: Segment) -> tuple[tuple[Var, ...], ...]:
