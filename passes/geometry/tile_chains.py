@@ -17,7 +17,6 @@ from attrs import frozen
 
 from ...ir import (
     BOX_BYTES,
-    MAP_UNIT_BYTES,
     DType,
     Expr,
     FusedGroup,
@@ -158,8 +157,7 @@ def numbers_of_columns(group: FusedGroup, chain: TileChain) -> list[Read]:
     for read in _numbers_read(segment):
         own, kind = [variables(i) for i in read.indices], group.tensors[read.tensor]
         alone = bool(own) and read.indices[-1] == as_index(column) and all(column not in v for v in own[:-1])
-        rows = kind.shape[-1] * kind.dtype.size if kind.shape else 1
-        if alone and all(row not in v for v in own) and kind.dtype is DType.F32 and rows % MAP_UNIT_BYTES == 0:
+        if alone and all(row not in v for v in own) and kind.dtype is DType.F32:
             found.append(read)
     return found
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from cuts.backends.cuda.compile import compile_kernels
+from cuts.compile.driver import build_graph
+from cuts.compile.loading import load_spec
 from cuts.ir import PERSISTENT, Target, TurnPass
+from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph, Node
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
@@ -186,6 +189,24 @@ def test_heads_that_share_keys_come_by_bulk_copies() -> None:
     points = [s for s in points_of(group, 99) if s.segments[0].reductions[0].tma]
     assert points
     compute(group, points[0])
+
+
+@needs_opencl
+def test_numbers_of_odd_rows_come_in_bulk() -> None:
+    (group,) = (g for g in groups_of(gradient(70, 75, width=64, heads=2)) if len(g.outputs) == 2)
+    points = [s for s in points_of(group, 99) if s.segments[0].reductions[0].tma]
+    kernel = lower(group, points[0], {}, WARPGROUP_TARGET)
+    assert [m.dims for m in kernel.maps if m.name.startswith("numbers")] == [(2 * 70,)] * 2
+    compute(group, points[0])
+
+
+def test_scores_that_fit_l2_are_computed_again() -> None:
+    """Numbers of rows keep the order of their dims."""
+    graph = gradient(197, 197, 64, heads=128)
+    plan = build_graph(graph, load_spec(()), GPU, CompileOptions()).plan
+    assert not [t for t, kind in plan.types.items() if kind.shape[-2:] == (197, 197)]
+    (sums,) = (t for t, kind in plan.types.items() if kind.shape == (1, 128, 197) and t != "l")
+    assert plan.storages[sums].strides == (197 * 128, 197, 1)
 
 
 def test_masks_bound_the_parts_of_both_sides() -> None:

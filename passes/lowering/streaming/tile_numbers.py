@@ -20,6 +20,8 @@ from ....ir import (
     Value,
     Var,
     as_index,
+    linearise,
+    row_major,
     substitute,
 )
 from ...geometry import TileChain, column_pitch, numbers_of_columns, numbers_of_rows
@@ -74,12 +76,16 @@ def column_numbers(first: SegmentState, chain: TileChain, stage: Var) -> tuple[l
         kind, storage = layout.group.tensors[read.tensor], first.storages.get(read.tensor)
         strides = kind.strides if storage is None else storage.strides
         moved = storage is not None and storage.by * kind.dtype.size % WIDEST_BYTES
-        name, box = f"numbers{n}", (part, *(1 for _ in kind.shape[1:]))
+        indices, shape = read.indices, kind.shape
+        if strides == row_major(shape):
+            # A box may begin at any element of one dim; past the end of its row it has elements of the next one.
+            indices, shape, strides = (linearise(indices, strides),), (kind.size,), (1,)
+        name, box = f"numbers{n}", (part, *(1 for _ in shape[1:]))
         inner = tuple(stride * kind.dtype.size for stride in reversed(strides[:-1]))
-        map_ = TensorMap(name, read.tensor, kind.dtype, kind.shape[::-1], inner, box)
+        map_ = TensorMap(name, read.tensor, kind.dtype, shape[::-1], inner, box)
         if moved or strides[-1] != 1 or map_.faults() or first.aligned[read.tensor] % WIDEST_BYTES:
             continue
-        places = tuple(resolve(substitute(i, starts), context) for i in reversed(read.indices))
+        places = tuple(resolve(substitute(i, starts), context) for i in reversed(indices))
         buffer = SharedBuffer(f"{first.frame.prefix}{name}", kind.dtype, pitch * stage.extent, boxed=True)
         layout.maps.append(map_)
         layout.buffers[buffer.name] = buffer
