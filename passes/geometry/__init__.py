@@ -38,6 +38,7 @@ from .matrix_instructions import (
     has_alternating_sets,
     held_lane,
     held_swizzle,
+    chained_vector,
     interleaved_instructions,
     lanes_along,
     least_block,

@@ -181,6 +181,22 @@ class StreamedRows:
             roots.append(Accumulate(reduction.name, tiles, "prod", self._scale(last), (), dtype))
         return instance_phase(last, "scale", roots)
 
+    def hold_scale(self) -> Phase:
+        """Return the phase that keeps the scale of a part beside that of the next one."""
+        greatest = self.state.frame.segment.reductions[0]
+        return self._phase("held", self.state.assign(greatest, "late", self.state.register(greatest, "scale")))
+
+    def promote(self, last: SegmentState, part: str, scale: str) -> Phase:
+        """Return the phase that adds sums of a part to the last segment's, which it rescales first.
+
+        `scale` names the register of a row's scale.
+        """
+        (reduction,), tiles = last.frame.segment.reductions, tuple(map(as_index, last.frame.tiles))
+        greatest, dtype = self.state.frame.segment.reductions[0], self._dtype(reduction)
+        factor = self.row_register(f"{greatest.name}.{scale}", last)
+        scaled = Accumulate(reduction.name, tiles, "prod", factor, (), dtype)
+        return instance_phase(last, "part", [scaled, evolve(scaled, combine="sum", value=RegisterRead(part, tiles, dtype))])
+
     def row_register(self, name: str, last: SegmentState) -> RegisterRead:
         """Return the read of a row's register in the last segment."""
         assert self.chain is not None

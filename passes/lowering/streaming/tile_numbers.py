@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from attrs import frozen
 
 from ....ir import (
+    MAP_UNIT_BYTES,
     WIDEST_BYTES,
     BulkCopy,
+    DType,
     Expr,
     Index,
     Item,
@@ -24,7 +26,7 @@ from ....ir import (
     row_major,
     substitute,
 )
-from ...geometry import TileChain, column_pitch, numbers_of_columns, numbers_of_rows
+from ...geometry import TileChain, ceil_div, column_pitch, numbers_of_columns, numbers_of_rows
 from ..index_values import resolve, value_of
 from ..segment_state import SegmentState
 from .chained_contraction import instance_phase
@@ -72,14 +74,16 @@ def column_numbers(first: SegmentState, chain: TileChain, stage: Var) -> tuple[l
     starts = {axis: start for dim, start in pairs for axis in dim.axes}
     pitch, context = int(column_pitch(part)), first.context(first.bind((), (), ()), {})
     found, values = list[ColumnNumbers](), dict[Expr, Value]()
+    unit = MAP_UNIT_BYTES // DType.F32.size
     for n, read in enumerate(numbers_of_columns(layout.group, chain)):
         kind, storage = layout.group.tensors[read.tensor], first.storages.get(read.tensor)
         strides = kind.strides if storage is None else storage.strides
         moved = storage is not None and storage.by * kind.dtype.size % WIDEST_BYTES
         indices, shape = read.indices, kind.shape
         if strides == row_major(shape):
-            # A box may begin at any element of one dim; past the end of its row it has elements of the next one.
-            indices, shape, strides = (linearise(indices, strides),), (kind.size,), (1,)
+            # A box may begin at any element of a run; past the end of its row it has elements of the next one.
+            indices, shape = (Index(), linearise(indices, strides)), (1, kind.size)
+            strides = (int(ceil_div(kind.size, unit)) * unit, 1)
         name, box = f"numbers{n}", (part, *(1 for _ in shape[1:]))
         inner = tuple(stride * kind.dtype.size for stride in reversed(strides[:-1]))
         map_ = TensorMap(name, read.tensor, kind.dtype, shape[::-1], inner, box)
