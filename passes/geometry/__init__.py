@@ -35,10 +35,10 @@ from .footprint import (
 from .mask_bounds import ONE_ROW, MaskBound, mask_bounds, tile_bounds
 from .matrix_instructions import (
     FRAGMENT_SETS,
+    chained_vector,
     has_alternating_sets,
     held_lane,
     held_swizzle,
-    chained_vector,
     interleaved_instructions,
     lanes_along,
     least_block,

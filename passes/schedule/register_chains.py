@@ -39,8 +39,8 @@ from ..geometry import (
     ScheduleParameter,
     SegmentTemplate,
     balanced_section,
-    chained_vector,
     ceil_div,
+    chained_vector,
     is_register_chain,
     main_read,
     mask_bounds,
@@ -74,7 +74,8 @@ def chain_templates(group: FusedGroup, target: Target) -> Iterator[tuple[Segment
     for name, _ in target.atoms if chain is not None else ():
         atom = MMA_INSTRUCTIONS[name]
         products = [group.segments[n].reductions[0] for n in (0, 2)]
-        if chain is not None and _promotes_last_alone(products, name) and _chains(atom) and all(multiplies(atom, r, group) for r in products):
+        able = _chains(atom) and all(multiplies(atom, r, group) for r in products)
+        if chain is not None and able and _promotes_last_alone(products, name):
             if atom.reads_shared and group.segments[2].axes[chain.rows[2]].extent == 1:
                 continue  # one row is no tile in shared memory
             # A warpgroup reads its first rows in shared memory, and takes those of the last product from registers.
@@ -187,7 +188,8 @@ def check_chain_held(sizes: ScheduleSizes) -> Iterator[Finding]:
         return
     first, rows, last = sizes.parts
     column, width = first.structure.columns, last.structure.columns
-    lanes = np.not_equal(rows.reduction_threads, ROW_LANES) | np.not_equal(rows.row_vector, chained_vector(last.structure.mma))
+    vector = chained_vector(last.structure.mma)
+    lanes = np.not_equal(rows.reduction_threads, ROW_LANES) | np.not_equal(rows.row_vector, vector)
     uneven = np.not_equal(first.block[column], rows.block_k[0]) | np.not_equal(last.block_k[0], rows.block_k[0])
     spread = np.not_equal(first.counts[column], ROW_LANES) | np.not_equal(last.counts[width], ROW_LANES)
     unequal = np.not_equal(first.threads, last.threads) | np.not_equal(rows.threads, last.threads)

@@ -155,6 +155,8 @@ class StreamedRows:
         """Return the store of a weight, or its register; beyond the end of the row it is 0."""
         if self.chain is None:
             return shared_store(self.state, output, binding, (), value)
+        if isinstance(value, Convert) and value.dtype is self.layout.group.tensors[output.tensor].dtype:
+            value = value.arg  # a register of the next product is rounded so
         value = value if value.dtype is DType.F32 else Convert(value, DType.F32)
         if local in binding.valid and not self.ended:
             value = Op("select", (Test((binding.valid[local],)), value, Literal(0.0, DType.F32)), DType.F32)
@@ -195,7 +197,8 @@ class StreamedRows:
         greatest, dtype = self.state.frame.segment.reductions[0], self._dtype(reduction)
         factor = self.row_register(f"{greatest.name}.{scale}", last)
         scaled = Accumulate(reduction.name, tiles, "prod", factor, (), dtype)
-        return instance_phase(last, "part", [scaled, evolve(scaled, combine="sum", value=RegisterRead(part, tiles, dtype))])
+        added = evolve(scaled, combine="sum", value=RegisterRead(part, tiles, dtype))
+        return instance_phase(last, "part", [scaled, added])
 
     def row_register(self, name: str, last: SegmentState) -> RegisterRead:
         """Return the read of a row's register in the last segment."""
