@@ -81,9 +81,9 @@ def runs(atom: MmaInstruction) -> tuple[int, int]:
 
 
 def chained_vector(instruction: str) -> int:
-    """Return the neighbours of a row that a lane holds where results are rows of another instruction.
+    """Return the neighbours of a row that a chain's lane holds.
 
-    These fill a register.
+    They fill a register of the next instruction's rows.
     """
     atom = MMA_INSTRUCTIONS[instruction]
     return (atom.held_a or atom.a).packed

@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 from attrs import evolve
 from cuts.backends.cuda.compile import compile_kernels
+from cuts.compile.driver import build_graph
+from cuts.compile.loading import load_spec
 from cuts.ir import MMA_INSTRUCTIONS, PERSISTENT, WITH_PRODUCER
+from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph, Node
 from cuts.ir.segment import FusedGroup
 from cuts.ir.source import Source
@@ -60,7 +63,10 @@ PERSISTENT_TARGET = evolve(WARPGROUP_TARGET, NUM_SM=1)
 def narrow(
     heads: int, rows: int, columns: int, width: int, dtype: DType, causal: bool = False, natural: bool = False
 ) -> FusedGroup:
-    """Return attention of narrow numbers as one chain; values have the order of keys where they are `natural`."""
+    """Return attention of narrow numbers as one chain.
+
+    Values lie along their columns where they are `natural`.
+    """
     shapes = {"q": (1, heads, rows, width), "k": (1, heads, columns, width)}
     shapes["v"] = shapes["k"] if natural else (1, heads, width, columns)
     types = {t: TensorType(dtype, shape) for t, shape in shapes.items()}
@@ -109,6 +115,38 @@ def test_values_along_columns_are_copied_first(monkeypatch: pytest.MonkeyPatch) 
     for name, expected in interpret(group, inputs).items():
         np.testing.assert_array_equal(found[name], expected)
     assert align_operands(narrow(2, 20, 41, 32, DType.F8E4M3)) == ()
+
+
+def written_out(heads: int, rows: int, width: int) -> Graph:
+    """Return attention of narrow numbers as a graph of elementwise operations and products."""
+    whole, scores = (1, heads, rows, width), (1, heads, rows, rows)
+    shapes = dict.fromkeys(("q", "k", "v", "q.wide", "k.wide", "v.wide", "y"), whole) | {
+        "k.turned": (1, heads, width, rows)
+    }
+    shapes |= dict.fromkeys(("p", "z", "e", "w", "w.wide"), scores) | dict.fromkeys(("m", "t"), (*scores[:3], 1))
+    narrow = {t: TensorType(DType.F8E4M3, shapes[t]) for t in ("q", "k", "v", "w")}
+    last = {"axes": (-1,), "keepdims": True}
+    nodes = (
+        *(Node(f"{t}.cast", "cast", (t,), (f"{t}.wide",), {"to": "f32"}) for t in "qkv"),
+        Node("turn", "transpose", ("k.wide",), ("k.turned",), {"perm": (0, 1, 3, 2)}),
+        Node("p", "matmul", ("q.wide", "k.turned"), ("p",)),
+        Node("m", "reduce_max", ("p",), ("m",), last),
+        Node("z", "sub", ("p", "m"), ("z",)),
+        Node("e", "exp", ("z",), ("e",)),
+        Node("t", "reduce_sum", ("e",), ("t",), last),
+        Node("w", "cast", ("e",), ("w",), {"to": "f8e4m3"}),
+        Node("wide", "cast", ("w",), ("w.wide",), {"to": "f32"}),
+        Node("y", "matmul", ("w.wide", "v.wide"), ("y",)),
+    )
+    types = {t: narrow.get(t, TensorType(DType.F32, shape)) for t, shape in shapes.items()}
+    return Graph("written", ("q", "k", "v"), ("y", "t"), types, nodes)
+
+
+def test_rounded_weights_pass_to_their_product() -> None:
+    plan = build_graph(written_out(16, 2048, 128), load_spec([]), GPU, CompileOptions()).plan
+    (product,) = (k for k in plan.kernels if "e4m3.e4m3" in k.source)
+    assert len(plan.steps) == 2  # values are transposed first
+    assert "m64n128k32" in product.source and "ex2" in product.source
 
 
 @needs_toolchain

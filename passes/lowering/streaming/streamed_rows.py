@@ -184,12 +184,12 @@ class StreamedRows:
         return instance_phase(last, "scale", roots)
 
     def hold_scale(self) -> Phase:
-        """Return the phase that keeps the scale of a part beside that of the next one."""
+        """Return the phase that keeps the scale of the part before."""
         greatest = self.state.frame.segment.reductions[0]
         return self._phase("held", self.state.assign(greatest, "late", self.state.register(greatest, "scale")))
 
     def promote(self, last: SegmentState, part: str, scale: str) -> Phase:
-        """Return the phase that adds sums of a part to the last segment's, which it rescales first.
+        """Return the phase that rescales sums and adds those of a part.
 
         `scale` names the register of a row's scale.
         """
