@@ -17,6 +17,7 @@ from attrs import frozen
 
 from ...ir import (
     BOX_BYTES,
+    MAP_UNIT_BYTES,
     DType,
     Expr,
     FusedGroup,
@@ -163,9 +164,12 @@ def numbers_of_columns(group: FusedGroup, chain: TileChain) -> list[Read]:
 
 
 def column_pitch(part: Count) -> Count:
-    """Return the elements of f32 between the boxes of two parts."""
-    unit = BOX_BYTES // DType.F32.size
-    return ceil_div(part, unit) * unit
+    """Return the elements of f32 between the boxes of two parts.
+
+    A box begins at a multiple of bytes, up to some elements before its part.
+    """
+    unit, before = (n // DType.F32.size for n in (BOX_BYTES, MAP_UNIT_BYTES))
+    return ceil_div(part + before, unit) * unit
 
 
 def _numbers_read(segment: Segment) -> list[Read]:

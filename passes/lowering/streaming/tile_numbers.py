@@ -81,19 +81,21 @@ def column_numbers(first: SegmentState, chain: TileChain, stage: Var) -> tuple[l
         moved = storage is not None and storage.by * kind.dtype.size % WIDEST_BYTES
         indices, shape = read.indices, kind.shape
         if strides == row_major(shape):
-            # A box may begin at any element of a run; past the end of its row it has elements of the next one.
+            # Rows are a run, in which boxes begin at multiples of bytes. They have elements of other rows, too.
             indices, shape = (Index(), linearise(indices, strides)), (1, kind.size)
             strides = (int(ceil_div(kind.size, unit)) * unit, 1)
-        name, box = f"numbers{n}", (part, *(1 for _ in shape[1:]))
+        *outer, start = (resolve(substitute(i, starts), context) for i in indices)
+        before = start % unit
+        name, box = f"numbers{n}", (part + (unit if before != Index() else 0), *(1 for _ in shape[1:]))
         inner = tuple(stride * kind.dtype.size for stride in reversed(strides[:-1]))
         map_ = TensorMap(name, read.tensor, kind.dtype, shape[::-1], inner, box)
         if moved or strides[-1] != 1 or map_.faults() or first.aligned[read.tensor] % WIDEST_BYTES:
             continue
-        places = tuple(resolve(substitute(i, starts), context) for i in reversed(indices))
+        places = start // unit * unit, *reversed(outer)
         buffer = SharedBuffer(f"{first.frame.prefix}{name}", kind.dtype, pitch * stage.extent, boxed=True)
         layout.maps.append(map_)
         layout.buffers[buffer.name] = buffer
-        address = as_index(stage) * pitch + first.frame.tiles[chain.column]
+        address = as_index(stage) * pitch + before + first.frame.tiles[chain.column]
         values[read] = Load("shared", buffer.name, address, kind.dtype)
         found.append(ColumnNumbers(map_, places, buffer.name, pitch))
     return found, values
