@@ -35,8 +35,9 @@ from cuts.passes.schedule.selection.choose import choose
 from cuts.passes.split.align_operands import align_operands
 from cuts.tests.emission import emit
 
-from ..needs import needs_opencl, needs_toolchain
+from ..needs import needs_cuda, needs_opencl, needs_toolchain
 from .test_attention_chains import GPU
+from .test_points import _device, check
 from .test_register_chains import WARPGROUP_TARGET, chain_points, compute
 
 ATTENTION = """
@@ -156,3 +157,10 @@ def test_chosen_kernels_spill_nothing() -> None:
     assert best.segments[2].reductions[0].tma in (WITH_PRODUCER, PERSISTENT)
     (cubin,) = compile_kernels([emit(extract(lower(group, best, {}, GPU)), "cuda")], GPU.arch)
     assert (cubin.spill_bytes, cubin.serialised) == (0, "")
+
+
+@needs_cuda
+@pytest.mark.parametrize("causal", [False, True])
+def test_chosen_kernels_compute_the_reference_on_a_gpu(causal: bool) -> None:
+    group = narrow(4, 272, 400, 128, DType.F8E4M3, causal)
+    check(_device("cuda"), GPU, group, choose(group, GPU, count=1)[0].schedule)

@@ -36,7 +36,7 @@ from cuts.passes.schedule.selection.enumerate import columns_at, evaluate
 from cuts.passes.schedule.space import make_space
 from cuts.tests.emission import emit
 
-from ..needs import needs_opencl, needs_toolchain
+from ..needs import needs_cuda, needs_opencl, needs_toolchain
 from .test_attention_chains import GPU
 from .test_points import _device, check
 from .test_register_chains import PERSISTENT_TARGET, WARPGROUP_TARGET
@@ -225,3 +225,11 @@ def test_chosen_kernels_spill_nothing(width: int, causal: bool) -> None:
         kernel = emit(extract(lower(group, best, {}, GPU)), "cuda")
         (cubin,) = compile_kernels([kernel], GPU.arch)
         assert (cubin.spill_bytes, cubin.serialised) == (0, "")
+
+
+@needs_cuda
+def test_odd_rows_compute_the_reference_on_a_gpu() -> None:
+    for group in groups_of(gradient(197, 197, width=64, heads=12)):
+        points = [s for s in points_of(group, 999, GPU) if s.segments[0].reductions[0].tma]
+        for schedule in (choose(group, GPU, count=1)[0].schedule, points[0]):
+            check(_device("cuda"), GPU, group, schedule)
