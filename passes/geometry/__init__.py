@@ -38,6 +38,7 @@ from .footprint import (
 from .mask_bounds import ONE_ROW, MaskBound, mask_bounds, tile_bounds
 from .matrix_instructions import (
     FRAGMENT_SETS,
+    chained_vector,
     has_alternating_sets,
     held_lane,
     held_swizzle,
