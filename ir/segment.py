@@ -82,6 +82,14 @@ class Segment:
         return any(r.along for r in self.reductions) or bool(self.column_sums)
 
     @property
+    def walked_row(self) -> Var | None:
+        """Row that a thread may walk, element by element: of prefix scans in one direction, and of all outputs."""
+        rows = {(r.reduce, SCAN_MODES.get(r.along, ("",))[0]) for r in self.reductions}
+        row, direction = next(iter(rows)) if len(rows) == 1 else ((), "")
+        whole = all(o.extra == row and not o.across and not o.into for o in self.outputs)
+        return row[0] if direction != "" and len(row) == 1 and whole else None
+
+    @property
     def column_sums(self) -> tuple[Output, ...]:
         """Outputs across instances."""
         return tuple(o for o in self.outputs if o.across)

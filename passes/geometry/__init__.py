@@ -67,6 +67,7 @@ from .row_sharing import (
     shifted_score,
     split_divisor,
     weighs_scores_alone,
+    walks_rows,
     whole_loops,
 )
 from .schedule_template import (

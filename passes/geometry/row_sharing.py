@@ -194,6 +194,11 @@ def whole_loops(segment: Segment, reduces: Sequence[Sequence[int]]) -> tuple[int
     return tuple(sorted({k for r, loops in zip(segment.reductions, reduces, strict=True) if r.along for k in loops}))
 
 
+def walks_rows(segment: Segment, schedule: SegmentSchedule) -> bool:
+    """Return whether each thread takes whole rows of a segment, element by element."""
+    return segment.walked_row is not None and schedule.reduction_threads == 1
+
+
 # ---- chains in registers
 
 #: Lanes that share a row of an instruction's results, and neighbours of each.

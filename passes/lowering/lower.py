@@ -22,7 +22,7 @@ from ...ir import (
     Storage,
     Target,
 )
-from ..geometry import is_register_chain, joins_loop, multiplies_one_row
+from ..geometry import is_register_chain, joins_loop, multiplies_one_row, walks_rows
 from .hoisted_loads import hoist_loads
 from .k_loop import split_prologue
 from .layout import BlockLayout, Frame, lay_out
@@ -37,6 +37,7 @@ from .streaming import (
     lower_online_softmax,
     lower_register_chain,
     lower_tile_chain,
+    walk_rows,
 )
 
 #: Registers of a thread from which on a compiler has to know the blocks of an SM: it else takes about 168 at most.
@@ -106,7 +107,7 @@ def _resident_blocks(layout: BlockLayout, target: Target) -> int:
     """
     if any(producer.registers for producer in layout.producer):
         return 1
-    if any(map(_multiplies_by_lanes, layout.frames)):
+    if any(map(_streams_by_threads, layout.frames)):
         return max(1, target.registers_per_sm // (layout.schedule.threads * STREAMING_REGISTERS))
     if layout.producer or not is_register_chain(layout.schedule.segments):
         return 0
@@ -115,8 +116,10 @@ def _resident_blocks(layout: BlockLayout, target: Target) -> int:
     return fitting if fitting * layout.schedule.threads * MANY_REGISTERS <= target.registers_per_sm else 0
 
 
-def _multiplies_by_lanes(frame: Frame) -> bool:
-    """Return whether reduction threads of a segment load the factors of a product."""
+def _streams_by_threads(frame: Frame) -> bool:
+    """Return whether threads have many loads in flight: of the factors of a product, or of rows that they walk."""
+    if walks_rows(frame.segment, frame.schedule):
+        return True
     mma = any(loop.mma for loop in frame.schedule.reductions)
     return frame.schedule.reduction_threads > 1 and not mma and multiplies_one_row(frame.segment)
 
@@ -138,7 +141,9 @@ def _lower_segment(state: SegmentState) -> None:
         state.layout.buffers[BINS] = bins_buffer(state.frame.segment, state.group, state.frame.schedule.dims)
         emit_privatised_scatter(state)
         return
-    if state.frame.segment.column_sums:
+    if walks_rows(state.frame.segment, state.frame.schedule):
+        walk_rows(state)
+    elif state.frame.segment.column_sums:
         emit_column_sums(state, _lower_rows)
     else:
         _lower_rows(state)

@@ -33,8 +33,11 @@ from ..geometry import (
 def resident_row(geometry: Geometry) -> Count:
     """Return whether reduction threads, of a cluster too, hold whole rows.
 
-    Then every reduction takes one trip, and all statements of the row share its loads.
+    Then every reduction takes one trip, and all statements of the row share its loads. Those of a walked row share
+    the loads of each block.
     """
+    if geometry.structure.walked:
+        return np.bool_(True)
     if not geometry.structure.reduction_threads:
         return np.bool_(False)
     if geometry.structure.passes_rows:

@@ -44,10 +44,17 @@ def stageable_operands(segment: Segment, reduction: Reduction, shared: Iterable[
     return tuple(found)
 
 
+#: Elements of a walked row whose terms are loaded together.
+WALKED_BLOCKS = (4, 8, 16, 32)
+
+
 def chunk_parameters(structure: SegmentTemplate, prefix: str, coarse: bool) -> Iterator[ScheduleParameter]:
     """Yield the K block of each reduce dim."""
     for k, loop in enumerate(structure.loops):
         extent = prod(a.extent for a in loop)
+        if structure.walked:
+            yield ScheduleParameter.of(f"{prefix}c{k}", WALKED_BLOCKS)
+            continue
         values = (
             _multiples(extent) if structure.reduction_threads else _chunks(extent, len(loop) > 1, structure, coarse)
         )

@@ -73,13 +73,13 @@ def divide_scans(program: Program) -> Program:
 def _long_scan(match: Match) -> PrefixScan | None:
     """Return a running reduction over a row that lanes hold or that is divided."""
     scan = match_scan(match.root)
-    return scan if scan is not None and scan.axis.extent > (MIN_LANE_ROW if _is_row(scan) else MAX_WHOLE_ROW) else None
+    return scan if scan is not None and scan.axis.extent > MIN_LANE_ROW else None
 
 
 def _cut(scan: PrefixScan, index: DefUse) -> Iterator[Statement]:
     """Yield the statements of a running reduction, marked or in parts."""
     statement, held = scan.statement, scan.axis.extent > MIN_LANE_ROW and _is_row(scan)
-    if held and scan.axis.extent <= MAX_LANE_ROW:
+    if scan.axis.extent <= MAX_LANE_ROW if held else True:
         yield evolve(statement, along=scan.axis)
         return
     kind = index.types[statement.target].dtype.accumulator
