@@ -8,7 +8,7 @@ a later one reads tensors of an earlier one through shared memory (DeepCuts sect
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import prod
 
@@ -35,7 +35,8 @@ class Reduction:
     With `along`, one of `SCAN_MODES`, there is a value for each element of the row (a scan), which threads hold as they
     hold the row; others read it as `Read(name, (*axes, *reduce))`. It combines the elements up to the element, before
     it, from it on, or after it. With one of `SORT_ORDERS`, element c of the row is the place of the c-th of all values
-    of the body in that order (a sort): NaN is greatest, and equal values keep their order.
+    of the body in that order (a sort): NaN is greatest, and equal values keep their order. Where the body of a scan
+    reads `name`, that is the value of the element before, and the body is the value of the element (a recurrence).
     """
 
     name: str
@@ -44,6 +45,11 @@ class Reduction:
     body: Expr
     math: str = ""
     along: str = ""
+
+    @cached_property
+    def is_recurrence(self) -> bool:
+        """Return whether each element of the row follows from the one before."""
+        return bool(self.along) and any(r.tensor == self.name for r in reads(self.body))
 
 
 @frozen(cache_hash=True)
@@ -80,6 +86,11 @@ class Segment:
     def holds_rows(self) -> bool:
         """Return whether scans, sorts or column sums need whole rows."""
         return any(r.along for r in self.reductions) or bool(self.column_sums)
+
+    @property
+    def recurrences(self) -> tuple[Reduction, ...]:
+        """Rows whose elements follow from the one before."""
+        return tuple(r for r in self.reductions if r.is_recurrence)
 
     @property
     def walked_row(self) -> Var | None:

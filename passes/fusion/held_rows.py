@@ -71,6 +71,8 @@ class HeldRows:
 
         The reduction has a value for each element of its row. None where the operand of ranks is not computed here.
         """
+        if statement.is_recurrence:
+            return self._walk_row(statement)
         along = match_sort(statement, before, self.tensors) or match_scan(statement)
         if along is None or along.axis != statement.along:
             return None
@@ -84,6 +86,34 @@ class HeldRows:
         reader = evolve(statement, body=held, reduce=(), combine=None, along=None)
         self._note_row(statement, along.axis, low, along.term.extent)
         return row, self._extend_axis(reader, along.axis, low, along.term.extent)
+
+    def _walk_row(self, statement: Statement) -> tuple[Statement, Statement]:
+        """Return a recurrence as a reduction, whose body reads its value for the element before, and its reader."""
+        row = statement.along
+        assert row is not None
+        axes = tuple(a for a in statement.axes if a != row)
+        name, instance = f"{statement.target}.along", tuple(map(as_index, (*axes, row)))
+        self.tensors[name] = evolve(self.tensors[statement.target], shape=tuple(a.extent for a in (*axes, row)))
+        self.tensors[f"{name}.before"] = self.tensors[name]
+        self.along[name] = "upto"
+        earlier = tuple(w - 1 if w == as_index(row) else w for w in statement.write)
+
+        def leaf(node: Expr) -> Expr:
+            own = isinstance(node, Read) and node.tensor == statement.target
+            if not own:
+                return node
+            assert isinstance(node, Read)
+            if node.indices != earlier:
+                raise FusionError(f"{statement.target} is needed at elements that other threads compute")
+            return Read(f"{name}.before", instance)
+
+        body = rebuild(statement.body, leaf)
+        write, places = instance[:-1], Read(name, instance)
+        terms = evolve(
+            statement, target=name, axes=axes, write=write, reduce=(row,), combine="sum", body=body, along=None
+        )
+        self._note_row(statement, row, 0, row.extent)
+        return terms, evolve(statement, body=places, along=None)
 
     def _note_row(self, statement: Statement, axis: Var, low: int, extent: int) -> None:
         """Record the elements of a row that a statement's target has, if a dim has them."""
@@ -247,3 +277,5 @@ def check_rows(segment: Segment) -> None:
     rows = {r.reduce for r in segment.reductions} | {o.extra for o in segment.outputs if o.extra}
     if segment.column_sums and (len(rows) != 1 or any(r.along for r in segment.reductions)):
         raise FusionError("column sums are beside rows of several kinds")
+    if segment.recurrences and segment.walked_row is None:
+        raise FusionError("a recurrence is beside rows of several kinds")

@@ -50,6 +50,7 @@ from ..statements import (
     replace_known_tables,
     separate_lone_pieces,
     split_residues,
+    walk_recurrences,
     tensors_looked_up,
 )
 from .cut_units import copy_source, cut_units, last_reads_of, tensors_left_by, tensors_read_by
@@ -255,6 +256,7 @@ class _Builder:
             except (GraphError, SpecError) as error:
                 raise convert_error(error, GraphError, f"node '{node.name}': ", node.span) from error
             program = self._fold_lookups(instance, known)
+            program = walk_recurrences(program)
             program = separate_lone_pieces(split_residues(unroll_tables(program)))
             choose_form = make_scatters_deterministic if self.deterministic else make_scatters_atomic
             program = choose_form(divide_scans(mark_sorts(program, self.longest)))

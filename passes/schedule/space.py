@@ -140,7 +140,7 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
         template = SegmentTemplate(
             dims, loops, reduces, none, reduction_threads=True, shared=written, whole=whole, part_rows=rows
         )
-        found = [evolve(template, caches_rows=caches_rows, streams=streams)]
+        found = [] if segment.recurrences else [evolve(template, caches_rows=caches_rows, streams=streams)]
         if segment.walked_row is not None and not written and not reads_shared:
             found += [SegmentTemplate(d, loops, reduces, none, walked=True) for d in _pointwise_dims(segment)]
         if not whole and not written and _may_share_rows(group, segment, loops, target):

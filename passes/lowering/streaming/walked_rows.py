@@ -130,8 +130,13 @@ class _Walk:
         for reduction in self.segment.reductions:
             old = before[reduction.name]
             after[reduction.name] = new = evolve(old, name=f"{reduction.name}.{number}")
-            value, combiner = value_of(reduction.body, context), COMBINERS[reduction.combine]
+            own = evolve(context, held={**context.held, reduction.name: old})
+            value, combiner = value_of(reduction.body, own), COMBINERS[reduction.combine]
             value = value if value.dtype is old.dtype else Convert(value, old.dtype)
+            if reduction.is_recurrence:
+                roots.append(self.write(new, value))
+                context = evolve(context, held={**context.held, reduction.name: new})
+                continue
             if missing:
                 nothing = Literal(combiner.identity(value.dtype), value.dtype)
                 value = Op("select", (Test(missing), value, nothing), value.dtype)
