@@ -96,7 +96,7 @@ class HeldRows:
         self.tensors[name] = evolve(self.tensors[statement.target], shape=tuple(a.extent for a in (*axes, row)))
         self.tensors[f"{name}.before"] = self.tensors[name]
         self.along[name] = "upto"
-        earlier = tuple(w - 1 if w == as_index(row) else w for w in statement.write)
+        earlier = tuple(substitute(w, {row: as_index(row) - 1}) for w in statement.write)
 
         def leaf(node: Expr) -> Expr:
             own = isinstance(node, Read) and node.tensor == statement.target

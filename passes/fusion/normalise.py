@@ -393,7 +393,7 @@ def _join_pieces(
     result: list[Statement] = []
     pieces: dict[str, list[Statement]] = {}
     for statement in statements:
-        if number[statement.target] > 1 and statement.combine:
+        if number[statement.target] > 1 and (statement.combine or statement.along):
             raise FusionError(f"{statement.target} is written in pieces, one of them a reduction")
         if number[statement.target] == 1 or statement.target not in live:
             result.append(statement)

@@ -3,16 +3,16 @@
 A loop over steps writes a state for each step. Where each element of a state follows from the same element a step
 before, and from what other steps do not change, no element needs another thread: the state is a row along the steps,
 marked like a prefix scan (`Statement.along`), and its readers are statements like any other. Values of one step alone
-are inlined.
+are inlined; the row before the first step is stored where something reads it.
 
-    h[0, n] = first[n];   m[t, n] = a[t, n] * h[t, n], h[t + 1, n] = m[t, n] + x[t, n] step t < S;   y[t, n] = h[t + 1, n]
-      ->   states[t, n] = a[t, n] * (states[t - 1, n] if t >= 1 else first[n]) + x[t, n]     along t
-           y[t, n] = states[t, n]
+    h[0, n] = first[n];   m[t, n] = a[t, n] * h[t, n], h[t + 1, n] = m[t, n] + x[t, n] step t;   y[t, n] = h[t + 1, n]
+      ->   h[t + 1, n] = a[t, n] * (h[t, n] if t >= 1 else first[n]) + x[t, n]     along t
+           y[t, n] = h[t + 1, n]
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from attrs import evolve, frozen
 
@@ -20,23 +20,19 @@ from ...ir import (
     Call,
     Expr,
     Guard,
-    Index,
     InRange,
     Program,
     Read,
     Statement,
-    TensorType,
     Var,
     as_index,
     rebuild,
     runs,
     split_step,
-    substitute,
     substitute_expr,
     variables,
 )
-from ...ops.language import canonicalise, live_statements, unused_name
-from .inline import constant
+from ...ops.language import canonicalise, live_statements
 
 
 def walk_recurrences(program: Program) -> Program:
@@ -51,32 +47,25 @@ def walk_recurrences(program: Program) -> Program:
 
 @frozen
 class _State:
-    """State of a loop.
-
-    Step t writes row `factor * t + const`; `first` is the value before the first step over `axes`, those of the other
-    dims.
-    """
+    """State of a loop, which a step writes over `axes`; `first` is its value before the first step."""
 
     tensor: str
-    rows: str
     factor: int
     const: int
     axes: tuple[Var, ...]
     first: Expr
+    start: Statement
 
-    def before(self, step: Index, places: Sequence[Index]) -> Expr:
-        """Return the value before a step, at places of the other dims."""
-        first = substitute_expr(self.first, dict(zip(self.axes, places, strict=True)))
-        low, high = step.bounds()
-        if high < 1:
-            return first
-        inside = Guard(step, 1, high + 1)
-        read = Read(self.rows, (step - 1, *places), () if inside.always else (inside,))
-        return read if inside.always else Call("select", (InRange((inside,)), read, first))
+    def before(self, step: Var, read: Read) -> Expr:
+        """Return a read of the value a step before."""
+        inside = Guard(as_index(step), 1, step.extent)
+        first = substitute_expr(self.first, dict(zip(self.axes, read.indices[1:], strict=True)))
+        return Call("select", (InRange((inside,)), evolve(read, guards=(inside,)), first))
 
-    def value(self, row: Index, places: Sequence[Index]) -> Expr:
-        """Return the value of a row."""
-        return self.before((row - self.const) * self.factor + 1, places)
+    def is_start_read(self, statement: Statement) -> bool:
+        """Return whether a statement reads the row before the first step."""
+        rows = (r.indices[0].bounds() for r in statement.reads if r.tensor == self.tensor)
+        return any(low <= self.const - self.factor <= high for low, high in rows)
 
 
 @frozen
@@ -94,32 +83,24 @@ class _Loop:
         states = self._states()
         if not states:
             return None
-        tensors = dict(self.program.tensors)
-        for state in states.values():
-            shape = (self.step.extent, *(a.extent for a in state.axes))
-            tensors[state.rows] = TensorType(tensors[state.tensor].dtype, shape)
         own = {s.target: s for s in self.run}
         statements: list[Statement] = []
         for statement in self.program.statements:
             if statement.step != self.step:
-                if statement.target not in states:
-                    statements.append(self._reader(statement, states))
+                statements.append(statement)
                 continue
-            state = states.get(statement.target)
             body = self._inlined(statement, states, own)
             if body is None:
                 return None
-            if state is None:
-                plain = evolve(statement, body=body, step=None)
-                statements.append(canonicalise(plain))
-                continue
-            place = tuple(map(as_index, (self.step, *state.axes)))
-            axes = (self.step, *state.axes)
-            moved = evolve(statement, target=state.rows, axes=axes, write=place, body=body, step=None)
-            statements.append(evolve(moved, along=self.step))
-        kept = [self._whole(state) for state in states.values() if state.tensor in self.program.outputs]
-        every = live_statements((*statements, *kept), self.program.outputs)
-        return evolve(self.program, tensors=tensors, statements=every)
+            along = self.step if statement.target in states else None
+            moved = evolve(statement, body=body, step=None, along=along)
+            statements.append(moved if along else canonicalise(moved))
+        found = live_statements(statements, self.program.outputs)
+        for state in states.values():
+            others = [s for s in found if s is not state.start and s.along != self.step]
+            if state.tensor not in self.program.outputs and not any(map(state.is_start_read, others)):
+                found = tuple(s for s in found if s is not state.start)
+        return evolve(self.program, statements=found)
 
     def _has_rows(self, statement: Statement) -> bool:
         """Return whether a step writes whole rows, each dim by an axis."""
@@ -180,12 +161,11 @@ class _Loop:
                 return None
             if own is not None:
                 moved[own] = as_index(axis)
-        rows = unused_name(f"{statement.target}_states", self.program.tensors)
         first = substitute_expr(begins[0].body, moved)
         written = {s.target for s in self.run}
         if any(tensor in written for tensor in begins[0].tensors_read):
             return None
-        return _State(statement.target, rows, factor, const, axes, first)
+        return _State(statement.target, factor, const, axes, first, begins[0])
 
     def _inlined(
         self, statement: Statement, states: Mapping[str, _State], own: Mapping[str, Statement]
@@ -208,39 +188,14 @@ class _Loop:
                 if definition.combine is not None:
                     legal = False
                     return node
-                axes = {a: i for a in definition.axes for w, i in zip(definition.write, node.indices, strict=True) if w == as_index(a)}
-                axes[self.step] = as_index(self.step)
+                pairs = list(zip(definition.write, node.indices, strict=True))[1:]
+                axes = {a: i for a in definition.axes for w, i in pairs if w == as_index(a)}
                 return rebuild(substitute_expr(definition.body, axes), leaf)
             if state is not None:
                 same = tuple(places) == tuple(map(as_index, state.axes))
                 late = order.index(other.tensor) > order.index(state.tensor)
                 legal = legal and (same if other is state else not late)
-            step = as_index(self.step)
-            lag = self._lag(node)
-            return other.before(step if lag else step + 1, places)
+            return other.before(self.step, node) if self._lag(node) else node
 
         body = rebuild(statement.body, leaf)
         return body if legal else None
-
-    def _reader(self, statement: Statement, states: Mapping[str, _State]) -> Statement:
-        """Return a statement outside of the loop that reads rows of states."""
-
-        def leaf(node: Expr) -> Expr:
-            state = states.get(node.tensor) if isinstance(node, Read) else None
-            if state is None:
-                return node
-            assert isinstance(node, Read)
-            value = state.value(node.indices[0], node.indices[1:])
-            if not node.guards:
-                return value
-            return Call("select", (InRange(node.guards), value, constant(node.fill, self.program.tensors[node.tensor].dtype)))
-
-        body = rebuild(statement.body, leaf)
-        return statement if body == statement.body else canonicalise(evolve(statement, body=body))
-
-    def _whole(self, state: _State) -> Statement:
-        """Return the statement that writes all rows of a state."""
-        row = Var(unused_name("row", [a.name for a in state.axes]), self.program.tensors[state.tensor].shape[0])
-        axes = (row, *state.axes)
-        places = tuple(map(as_index, axes))
-        return Statement(state.tensor, axes, places, state.value(places[0], places[1:]))
