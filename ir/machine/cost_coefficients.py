@@ -90,7 +90,13 @@ class CostCoefficients:
     `chain_late` clocks where there are two stages.
 
     Where reduction threads multiply, a batch of loads in flight takes `streamed` latencies of DRAM, which sustains the
-    share `streamed_dram` of its bandwidth.
+    share `streamed_dram` of its bandwidth; `streamed_overlap` is the power in which times add up there. The blocks of a
+    cluster exchange a sum in `cluster_exchange` latencies of DRAM.
+
+    Column sums: a tile waits `column_sums` latencies of DRAM for its sums, without a ring `column_rows` more for its
+    rows, and issues for `column_issue` times its slots, with a ring `column_ring_issue` times. `column_power` is the
+    power in which both add up, `column_dram_power` that in which tiles and `column_dram` times the time of DRAM do;
+    a wave begins in `column_begin` latencies.
 
     Layouts of products without matrix instructions: a thread multiplies `multiplications` numbers while 16 bytes pass
     through memory. A factor along the reduced axis takes `along_depth` of the product's time, and rows that are added
@@ -181,6 +187,16 @@ class CostCoefficients:
     chain_late: float = 0.0
     streamed: float = 2.5
     streamed_dram: float = 0.94
+    streamed_overlap: float = 6.0
+    cluster_exchange: float = 2.8
+    column_sums: float = 0.46
+    column_rows: float = 2.94
+    column_issue: float = 1.49
+    column_ring_issue: float = 1.78
+    column_power: float = 1.1
+    column_dram: float = 1.21
+    column_dram_power: float = 2.7
+    column_begin: float = 2.0
     copied_products: float = 1.0
     fragment_products: float = 1.0
     computed_factors: float = 1.0
