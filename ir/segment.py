@@ -92,13 +92,21 @@ class Segment:
         """Rows whose elements follow from the one before."""
         return tuple(r for r in self.reductions if r.is_recurrence)
 
-    @property
+    @cached_property
     def walked_row(self) -> Var | None:
-        """Row that a thread may walk, element by element: of prefix scans in one direction, and of all outputs."""
-        rows = {(r.reduce, SCAN_MODES.get(r.along, ("",))[0]) for r in self.reductions}
-        row, direction = next(iter(rows)) if len(rows) == 1 else ((), "")
-        whole = all(o.extra == row and not o.across and not o.into for o in self.outputs)
-        return row[0] if direction != "" and len(row) == 1 and whole else None
+        """Row that a thread may walk, element by element: of prefix scans in one direction, and of all outputs.
+
+        Other reductions do not depend on it: they are computed before.
+        """
+        scans = [r for r in self.reductions if r.along]
+        kinds = {(r.reduce, SCAN_MODES.get(r.along, ("",))[0]) for r in scans}
+        row, direction = next(iter(kinds)) if len(kinds) == 1 else ((), "")
+        if direction == "" or len(row) != 1 or any(o.extra != row or o.across or o.into for o in self.outputs):
+            return None
+        names = {r.name for r in scans}
+        others = [r for r in self.reductions if not r.along]
+        fixed = (not {*row} & {*r.reduce, *expr_variables(r.body)} for r in others)
+        return row[0] if all(fixed) and not any(r.tensor in names for o in others for r in reads(o.body)) else None
 
     @property
     def column_sums(self) -> tuple[Output, ...]:

@@ -21,6 +21,7 @@ from typing import TypeAlias
 from attrs import evolve, field, frozen
 
 from ...ir import (
+    SCAN_MODES,
     Cast,
     Expr,
     Index,
@@ -279,3 +280,6 @@ def check_rows(segment: Segment) -> None:
         raise FusionError("column sums are beside rows of several kinds")
     if segment.recurrences and segment.walked_row is None:
         raise FusionError("a recurrence is beside rows of several kinds")
+    directions = {SCAN_MODES[r.along][0] for r in segment.reductions if r.along in SCAN_MODES}
+    if len(directions) > 1 and not any(variables(o.write[-1]) & {*o.extra} for o in segment.outputs if o.write):
+        raise FusionError("rows that no lanes hold are scanned from both ends")

@@ -50,8 +50,8 @@ from ..statements import (
     replace_known_tables,
     separate_lone_pieces,
     split_residues,
-    walk_recurrences,
     tensors_looked_up,
+    walk_recurrences,
 )
 from .cut_units import copy_source, cut_units, last_reads_of, tensors_left_by, tensors_read_by
 from .fold_tables import unroll_tables

@@ -66,8 +66,9 @@ from .row_sharing import (
     shareable_loops,
     shifted_score,
     split_divisor,
-    weighs_scores_alone,
+    walked_loop,
     walks_rows,
+    weighs_scores_alone,
     whole_loops,
 )
 from .schedule_template import (

@@ -199,6 +199,11 @@ def walks_rows(segment: Segment, schedule: SegmentSchedule) -> bool:
     return segment.walked_row is not None and schedule.reduction_threads == 1
 
 
+def walked_loop(segment: Segment, loops: Sequence[tuple[Var, ...]]) -> int:
+    """Return the position of the loop over a walked row, or -1."""
+    return -1 if segment.walked_row is None else [*loops].index((segment.walked_row,))
+
+
 # ---- chains in registers
 
 #: Lanes that share a row of an instruction's results, and neighbours of each.

@@ -142,6 +142,7 @@ def _lower_segment(state: SegmentState) -> None:
         emit_privatised_scatter(state)
         return
     if walks_rows(state.frame.segment, state.frame.schedule):
+        _lower_reductions(state, [(n, r) for n, r in _group_reductions(state.frame) if not r[0].along])
         walk_rows(state)
     elif state.frame.segment.column_sums:
         emit_column_sums(state, _lower_rows)
@@ -151,7 +152,16 @@ def _lower_segment(state: SegmentState) -> None:
 
 def _lower_rows(state: SegmentState) -> None:
     """Emit the reductions of rows in order, then the outputs."""
-    for number, shared in _group_reductions(state.frame) if state.frame.segment.reductions else ():
+    _lower_reductions(state, _group_reductions(state.frame))
+    for number, output in enumerate(state.frame.segment.outputs):
+        emit_output(state, output, f"out{number}")
+    hold_outputs(state)
+    state.flush("exit")
+
+
+def _lower_reductions(state: SegmentState, found: Sequence[tuple[int, list[Reduction]]]) -> None:
+    """Emit reductions that share loops."""
+    for number, shared in found:
         schedule = state.frame.schedule.reductions[number]
         if _is_resident(state.frame, schedule):
             resident_reductions(state, shared, schedule)
@@ -162,10 +172,6 @@ def _lower_rows(state: SegmentState) -> None:
             cached_reduction(state, shared, schedule.dims[0], prefix)
         else:
             looped_reduction(state, shared, schedule, prefix)
-    for number, output in enumerate(state.frame.segment.outputs):
-        emit_output(state, output, f"out{number}")
-    hold_outputs(state)
-    state.flush("exit")
 
 
 def _group_reductions(frame: Frame) -> list[tuple[int, list[Reduction]]]:

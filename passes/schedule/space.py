@@ -45,6 +45,7 @@ from ..geometry import (
     multiplies_one_row,
     part_rows,
     scatter_tile_dim,
+    walked_loop,
     whole_dims,
     whole_loops,
     with_streamed_input,
@@ -142,7 +143,8 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
         )
         found = [] if segment.recurrences else [evolve(template, caches_rows=caches_rows, streams=streams)]
         if segment.walked_row is not None and not written and not reads_shared:
-            found += [SegmentTemplate(d, loops, reduces, none, walked=True) for d in _pointwise_dims(segment)]
+            walked = walked_loop(segment, loops)
+            found += [SegmentTemplate(d, loops, reduces, none, walked=walked) for d in _pointwise_dims(segment)]
         if not whole and not written and _may_share_rows(group, segment, loops, target):
             found.append(evolve(template, clusters=True, caches_rows=caches_rows))
         return found

@@ -52,7 +52,7 @@ def chunk_parameters(structure: SegmentTemplate, prefix: str, coarse: bool) -> I
     """Yield the K block of each reduce dim."""
     for k, loop in enumerate(structure.loops):
         extent = prod(a.extent for a in loop)
-        if structure.walked:
+        if k == structure.walked:
             yield ScheduleParameter.of(f"{prefix}c{k}", WALKED_BLOCKS)
             continue
         values = (

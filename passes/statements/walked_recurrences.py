@@ -167,9 +167,7 @@ class _Loop:
             return None
         return _State(statement.target, factor, const, axes, first, begins[0])
 
-    def _inlined(
-        self, statement: Statement, states: Mapping[str, _State], own: Mapping[str, Statement]
-    ) -> Expr | None:
+    def _inlined(self, statement: Statement, states: Mapping[str, _State], own: Mapping[str, Statement]) -> Expr | None:
         """Return a body over states and tensors around the loop; None where a state needs other elements."""
         state = states.get(statement.target)
         order = [s.target for s in self.run]

@@ -41,6 +41,7 @@ from ....ir import (
     Value,
     Var,
     as_index,
+    clamp,
     expr_variables,
     reads,
 )
@@ -52,8 +53,8 @@ from ..segment_state import SegmentState
 
 def walk_rows(state: SegmentState) -> None:
     """Emit the beginning of the states, and the loop over the blocks of rows."""
-    schedule = state.frame.schedule
-    (dim,) = {d for r in schedule.reductions for d in r.dims}
+    segment, loops = state.frame.segment, state.frame.schedule.reductions
+    (dim,) = {d for r, loop in zip(segment.reductions, loops, strict=True) if r.along for d in loop.dims}
     walk = _Walk(state, dim, Var(f"{state.frame.prefix}it", dim.trips))
     state.items += [state.phase("compute", "init", list(walk.beginning()), (), state.shares), *walk.loop()]
 
@@ -81,9 +82,14 @@ class _Walk:
         return self.state.frame.segment
 
     @property
+    def scans(self) -> list[Reduction]:
+        """Prefix scans and recurrences of the row."""
+        return [r for r in self.segment.reductions if r.along]
+
+    @property
     def backwards(self) -> bool:
         """Return whether the row is walked from its end."""
-        return SCAN_MODES[self.segment.reductions[0].along][0]
+        return SCAN_MODES[self.scans[0].along][0]
 
     def block(self, step: Index) -> Index:
         """Return the number of a step's block in the row."""
@@ -96,24 +102,23 @@ class _Walk:
 
     def beginning(self) -> Iterator[Root]:
         """Yield the identities of the states, and the loads of the first block."""
-        for reduction in self.segment.reductions:
+        for reduction in self.scans:
             carry = self.carry(reduction)
             yield Initialise(carry.name, self.shape, reduction.combine, carry.dtype)
         for number, place in enumerate(self.places(Index())):
-            yield from self.load(number, place, ())
+            yield from self.load(number, place)
 
     def loop(self) -> list[Item]:
         """Return the loop over blocks."""
         roots: list[Root] = []
-        before = {r.name: self.carry(r) for r in self.segment.reductions}
-        following = as_index(self.step) + 1
-        exists = Guard(self.block(following), 0, self.dim.trips)
+        before = {r.name: self.carry(r) for r in self.scans}
+        following = clamp(as_index(self.step) + 1, 0, self.dim.trips - 1)  # the last block is loaded again, for nothing
         for number, (place, later) in enumerate(
             zip(self.places(as_index(self.step)), self.places(following), strict=True)
         ):
             before = self.element(number, place, before, roots)
-            roots += self.load(number, later, (exists,))
-        carry = [self.write(self.carry(r), before[r.name]) for r in self.segment.reductions]
+            roots += self.load(number, later)
+        carry = [self.write(self.carry(r), before[r.name]) for r in self.scans]
         body = (
             self.state.phase("exit", "walk", roots, (), self.state.shares),
             self.state.phase("compute", "carry", carry, (), self.state.shares),
@@ -127,7 +132,7 @@ class _Walk:
         binding, missing = self.bind(place)
         context = self.state.context(binding, {r: self.register(r, number) for r in self.ahead})
         after: dict[str, RegisterRead] = {}
-        for reduction in self.segment.reductions:
+        for reduction in self.scans:
             old = before[reduction.name]
             after[reduction.name] = new = evolve(old, name=f"{reduction.name}.{number}")
             own = evolve(context, held={**context.held, reduction.name: old})
@@ -146,12 +151,10 @@ class _Walk:
         roots += [store_value(self.state, output, binding, (), context) for output in self.segment.outputs]
         return after
 
-    def load(self, number: int, place: Index, when: tuple[Guard, ...]) -> Iterator[Root]:
+    def load(self, number: int, place: Index) -> Iterator[Root]:
         """Yield the loads of an element of a later block."""
         binding, _ = self.bind(place)
-        whole = self.dim.extent % self.dim.block_k == 0
-        binding = evolve(binding, valid={v: g for v, g in binding.valid.items() if v != self.local or not whole})
-        context = evolve(self.state.context(binding, {}), extra=tuple(g for g in when if not g.always))
+        context = self.state.context(binding, {})
         for read in self.ahead:
             yield self.write(self.register(read, number), value_of(read, context))
 
