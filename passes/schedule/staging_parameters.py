@@ -45,7 +45,7 @@ def stageable_operands(segment: Segment, reduction: Reduction, shared: Iterable[
 
 
 #: Elements of a walked row whose terms are loaded together.
-WALKED_BLOCKS = (4, 8, 16, 32)
+WALKED_BLOCKS = (32, 16, 8, 4)
 
 
 def chunk_parameters(structure: SegmentTemplate, prefix: str, coarse: bool) -> Iterator[ScheduleParameter]:

@@ -67,6 +67,24 @@ class _State:
         rows = (r.indices[0].bounds() for r in statement.reads if r.tensor == self.tensor)
         return any(low <= self.const - self.factor <= high for low, high in rows)
 
+    def without_start(self, program: Program, step: Var) -> Program:
+        """Return a program in which no row is that before the first step."""
+        low = (as_index(step) * self.factor + self.const).bounds()[0]
+
+        def leaf(node: Expr) -> Expr:
+            if not isinstance(node, Read) or node.tensor != self.tensor:
+                return node
+            return evolve(node, indices=(node.indices[0] - low, *node.indices[1:]))
+
+        moved = []
+        for statement in (s for s in program.statements if s is not self.start):
+            own = statement.target == self.tensor
+            write = (statement.write[0] - low, *statement.write[1:]) if own else statement.write
+            moved.append(evolve(statement, write=write, body=rebuild(statement.body, leaf)))
+        type_ = program.tensors[self.tensor]
+        rows = evolve(type_, shape=(step.extent, *type_.shape[1:]))
+        return evolve(program, tensors={**program.tensors, self.tensor: rows}, statements=tuple(moved))
+
 
 @frozen
 class _Loop:
@@ -95,12 +113,12 @@ class _Loop:
             along = self.step if statement.target in states else None
             moved = evolve(statement, body=body, step=None, along=along)
             statements.append(moved if along else canonicalise(moved))
-        found = live_statements(statements, self.program.outputs)
+        program = evolve(self.program, statements=live_statements(statements, self.program.outputs))
         for state in states.values():
-            others = [s for s in found if s is not state.start and s.along != self.step]
+            others = [s for s in program.statements if s is not state.start and s.along != self.step]
             if state.tensor not in self.program.outputs and not any(map(state.is_start_read, others)):
-                found = tuple(s for s in found if s is not state.start)
-        return evolve(self.program, statements=found)
+                program = state.without_start(program, self.step)
+        return program
 
     def _has_rows(self, statement: Statement) -> bool:
         """Return whether a step writes whole rows, each dim by an axis."""
