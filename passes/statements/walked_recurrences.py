@@ -54,7 +54,6 @@ class _State:
     const: int
     axes: tuple[Var, ...]
     first: Expr
-    start: Statement
 
     def before(self, step: Var, read: Read) -> Expr:
         """Return a read of the value a step before."""
@@ -77,7 +76,7 @@ class _State:
             return evolve(node, indices=(node.indices[0] - low, *node.indices[1:]))
 
         moved = []
-        for statement in (s for s in program.statements if s is not self.start):
+        for statement in (s for s in program.statements if s.target != self.tensor or s.along == step):
             own = statement.target == self.tensor
             write = (statement.write[0] - low, *statement.write[1:]) if own else statement.write
             moved.append(evolve(statement, write=write, body=rebuild(statement.body, leaf)))
@@ -115,7 +114,7 @@ class _Loop:
             statements.append(moved if along else canonicalise(moved))
         program = evolve(self.program, statements=live_statements(statements, self.program.outputs))
         for state in states.values():
-            others = [s for s in program.statements if s is not state.start and s.along != self.step]
+            others = [s for s in program.statements if s.target != state.tensor and s.along != self.step]
             if state.tensor not in self.program.outputs and not any(map(state.is_start_read, others)):
                 program = state.without_start(program, self.step)
         return program
@@ -183,7 +182,7 @@ class _Loop:
         written = {s.target for s in self.run}
         if any(tensor in written for tensor in begins[0].tensors_read):
             return None
-        return _State(statement.target, factor, const, axes, first, begins[0])
+        return _State(statement.target, factor, const, axes, first)
 
     def _inlined(self, statement: Statement, states: Mapping[str, _State], own: Mapping[str, Statement]) -> Expr | None:
         """Return a body over states and tensors around the loop; None where a state needs other elements."""
