@@ -45,7 +45,7 @@ def stageable_operands(segment: Segment, reduction: Reduction, shared: Iterable[
 
 
 #: Elements of a walked row whose terms are loaded together.
-WALKED_BLOCKS = (32, 16, 8, 4)
+WALKED_BLOCKS = (32, 16, 8, 4, 2, 1)
 
 
 def chunk_parameters(structure: SegmentTemplate, prefix: str, coarse: bool) -> Iterator[ScheduleParameter]:
@@ -53,7 +53,7 @@ def chunk_parameters(structure: SegmentTemplate, prefix: str, coarse: bool) -> I
     for k, loop in enumerate(structure.loops):
         extent = prod(a.extent for a in loop)
         if k == structure.walked:
-            yield ScheduleParameter.of(f"{prefix}c{k}", WALKED_BLOCKS)
+            yield ScheduleParameter.of(f"{prefix}c{k}", [n for n in WALKED_BLOCKS if n < 2 * extent][:4])
             continue
         values = (
             _multiples(extent) if structure.reduction_threads else _chunks(extent, len(loop) > 1, structure, coarse)
