@@ -8,7 +8,7 @@ a later one reads tensors of an earlier one through shared memory (DeepCuts sect
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import pairwise
 from math import prod
 
@@ -32,11 +32,10 @@ class Reduction:
     Each thread of an instance holds the value afterwards. Later reductions and outputs read it as `Read(name, axes)`.
     `combine` is sum, prod, max or min. `math` names the math mode of a sum of products (`ir.machine.MATH_MODES`).
 
-    With `along`, one of `SCAN_MODES`, there is a value for each element of the row (a scan), which threads hold as they
-    hold the row; others read it as `Read(name, (*axes, *reduce))`. It combines the elements up to the element, before
-    it, from it on, or after it. With one of `SORT_ORDERS`, element c of the row is the place of the c-th of all values
-    of the body in that order (a sort): NaN is greatest, and equal values keep their order. Where the body of a scan
-    reads `name`, that is the value of the element before, and the body is the value of the element (a recurrence).
+    With `along`, one of `SCAN_MODES`, there is a value for each element of the row (a scan), which others read as
+    `Read(name, (*axes, *reduce))`. It combines the elements up to the element, before it, from it on, or after it; or
+    it is the body, where that reads the value before as `name` (a recurrence). With one of `SORT_ORDERS`, element c of
+    the row is the place of the c-th of all values of the body (a sort): NaN is greatest, equal values keep their order.
     """
 
     name: str
@@ -45,11 +44,6 @@ class Reduction:
     body: Expr
     math: str = ""
     along: str = ""
-
-    @cached_property
-    def is_recurrence(self) -> bool:
-        """Return whether each element of the row follows from the one before."""
-        return bool(self.along) and any(r.tensor == self.name for r in reads(self.body))
 
 
 @frozen(cache_hash=True)
@@ -86,27 +80,6 @@ class Segment:
     def holds_rows(self) -> bool:
         """Return whether scans, sorts or column sums need whole rows."""
         return any(r.along for r in self.reductions) or bool(self.column_sums)
-
-    @property
-    def recurrences(self) -> tuple[Reduction, ...]:
-        """Rows whose elements follow from the one before."""
-        return tuple(r for r in self.reductions if r.is_recurrence)
-
-    @cached_property
-    def walked_row(self) -> Var | None:
-        """Row that a thread may walk, element by element: of prefix scans in one direction, and of all outputs.
-
-        Other reductions do not depend on it: they are computed before.
-        """
-        scans = [r for r in self.reductions if r.along]
-        kinds = {(r.reduce, SCAN_MODES.get(r.along, ("",))[0]) for r in scans}
-        row, direction = next(iter(kinds)) if len(kinds) == 1 else ((), "")
-        if direction == "" or len(row) != 1 or any(o.extra != row or o.across or o.into for o in self.outputs):
-            return None
-        names = {r.name for r in scans}
-        others = [r for r in self.reductions if not r.along]
-        fixed = (not {*row} & {*r.reduce, *expr_variables(r.body)} for r in others)
-        return row[0] if all(fixed) and not any(r.tensor in names for o in others for r in reads(o.body)) else None
 
     @property
     def column_sums(self) -> tuple[Output, ...]:

@@ -23,6 +23,7 @@ from attrs import evolve, field, frozen
 from ...ir import (
     SCAN_MODES,
     Cast,
+    DType,
     Expr,
     Index,
     Read,
@@ -38,6 +39,7 @@ from ...ir import (
     substitute_expr,
     variables,
 )
+from ..geometry import is_recurrence, walked_row
 from ..statements import FusionError, RowSort, match_scan, match_sort
 
 Tensors: TypeAlias = Mapping[str, TensorType]
@@ -95,7 +97,7 @@ class HeldRows:
         axes = tuple(a for a in statement.axes if a != row)
         name, instance = f"{statement.target}.along", tuple(map(as_index, (*axes, row)))
         self.tensors[name] = evolve(self.tensors[statement.target], shape=tuple(a.extent for a in (*axes, row)))
-        self.tensors[f"{name}.before"] = self.tensors[name]
+        self.tensors[_before(name)] = self.tensors[name]
         self.along[name] = "upto"
         earlier = tuple(substitute(w, {row: as_index(row) - 1}) for w in statement.write)
 
@@ -106,15 +108,15 @@ class HeldRows:
             assert isinstance(node, Read)
             if node.indices != earlier:
                 raise FusionError(f"{statement.target} is needed at elements that other threads compute")
-            return Read(f"{name}.before", instance)
+            return Read(_before(name), instance)
 
         body = rebuild(statement.body, leaf)
-        write, places = instance[:-1], Read(name, instance)
+        # Nothing combines values; of the combiners, products are rewritten least.
         terms = evolve(
-            statement, target=name, axes=axes, write=write, reduce=(row,), combine="sum", body=body, along=None
+            statement, target=name, axes=axes, write=instance[:-1], reduce=(row,), combine="prod", body=body, along=None
         )
         self._note_row(statement, row, 0, row.extent)
-        return terms, evolve(statement, body=places, along=None)
+        return terms, evolve(statement, body=Read(name, instance), along=None)
 
     def _note_row(self, statement: Statement, axis: Var, low: int, extent: int) -> None:
         """Record the elements of a row that a statement's target has, if a dim has them."""
@@ -165,6 +167,17 @@ class HeldRows:
             self._note_row(statement, axis, low, row.extent)
             return self._extend_axis(statement, axis, low, row.extent)
         return statement
+
+
+def read_state(body: Expr, target: str, state: Read, dtype: DType, held: DType) -> Expr:
+    """Return a recurrence's body that reads the state before from registers, which hold it in another type."""
+    value: Expr = state if held is dtype else Cast(dtype, state)
+    return rebuild(body, lambda node: value if isinstance(node, Read) and node.tensor == _before(target) else node)
+
+
+def _before(target: str) -> str:
+    """Return the name of a recurrence's value for the element before."""
+    return f"{target}.before"
 
 
 def _replace_expr(body: Expr, old: Read, new: Read) -> Expr:
@@ -278,7 +291,7 @@ def check_rows(segment: Segment) -> None:
     rows = {r.reduce for r in segment.reductions} | {o.extra for o in segment.outputs if o.extra}
     if segment.column_sums and (len(rows) != 1 or any(r.along for r in segment.reductions)):
         raise FusionError("column sums are beside rows of several kinds")
-    if segment.recurrences and segment.walked_row is None:
+    if any(map(is_recurrence, segment.reductions)) and walked_row(segment) is None:
         raise FusionError("a recurrence is beside rows of several kinds")
     directions = {SCAN_MODES[r.along][0] for r in segment.reductions if r.along in SCAN_MODES}
     if len(directions) > 1 and not any(variables(o.write[-1]) & {*o.extra} for o in segment.outputs if o.write):

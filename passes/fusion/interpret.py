@@ -22,6 +22,7 @@ from ...ir import (
     dtype_of_numpy,
     working_dtype,
 )
+from ..geometry import is_recurrence
 
 
 def interpret(group: FusedGroup, arrays: Mapping[str, Values]) -> dict[str, Values]:
@@ -52,7 +53,7 @@ def _run_segment(segment: Segment, memory: dict[str, Values]) -> None:
     shape = tuple(a.extent for a in segment.axes)
     held = frozenset(r.name for r in segment.reductions)
     for reduction in segment.reductions:
-        if reduction.is_recurrence:
+        if is_recurrence(reduction):
             scope[reduction.name] = _walk(segment, reduction, scope, held)
             continue
         space = Points((*segment.axes, *reduction.reduce), scope, held)

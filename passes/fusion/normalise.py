@@ -45,7 +45,6 @@ from ...ir import (
     indirects,
     is_bijection,
     order_lookups_last,
-    reads,
     rebuild,
     rename_axes,
     solve,
@@ -57,7 +56,7 @@ from ...ir import (
 from ..statements import FusionError, Inliner, constant, split_argument_reduction
 from .align import Places, align, check_counts, order_of_row
 from .fold_tables import fold_tables
-from .held_rows import ColumnSum, HeldRows, check_column, check_rows, spread_columns
+from .held_rows import ColumnSum, HeldRows, check_column, check_rows, read_state, spread_columns
 
 #: Largest integer up to which f32 represents all integers.
 _MAX_EXACT_INTEGER = 1 << 24
@@ -197,10 +196,8 @@ class _Normaliser:
         rows = places.row_vars(statement.reduce)
         body = inliner.inline(statement.body)
         body = self._resolve(substitute_expr(body, {**values, **places.rows(statement.reduce)}), places, registers)
-        before = f"{statement.target}.before"
-        walked = any(r.tensor == before for r in reads(body))
-        body, scale = (body, None) if walked else _hoist(body, statement, frozenset(rows), self.tensors)
-        if not walked and statement.combine == "sum" and len(factors(body)) > 1:
+        body, scale = _hoist(body, statement, frozenset(rows), self.tensors)
+        if statement.combine == "sum" and len(factors(body)) > 1:
             body = _with_guarded_factors(body)
         dtype = self.tensors[statement.target].dtype
         accumulator = dtype.accumulator
@@ -214,12 +211,10 @@ class _Normaliser:
             name = next(n for n in (f"acc{k}" for k in count()) if n not in self.tensors)
             held = (*places.axes, *(rows if found.along else ()))
             self.tensors[name] = TensorType(accumulator, tuple(p.extent for p in held))
-            if walked:
-                state = Read(name, tuple(map(as_index, held)))
-                found = evolve(found, body=_replaced(found.body, before, _converted(state, dtype, accumulator)))
-            reductions.append(evolve(found, name=name))
+            body = read_state(body, statement.target, Read(name, tuple(map(as_index, held))), dtype, accumulator)
+            reductions.append(evolve(found, name=name, body=body))
         value: Expr = Read(name, tuple(map(as_index, (*places.axes, *(rows if found.along else ())))))
-        value = _converted(value, dtype, accumulator)
+        value = Cast(dtype, value) if accumulator is not dtype else value
         registers[statement.target] = Call("mul", (value, scale)) if scale is not None else value
 
     def _count_condition(self, body: Expr, statement: Statement) -> Expr | None:
@@ -364,16 +359,6 @@ def _with_guarded_factors(part: Expr) -> Expr:
     if not isinstance(read, Read) or read.fill != 0 or not isinstance(other, Const) or other.value != 0:
         return part
     return evolve(read, guards=order_lookups_last((*condition.guards, *read.guards)))
-
-
-def _replaced(body: Expr, tensor: str, value: Expr) -> Expr:
-    """Return an expression with another value for all reads of a tensor."""
-    return rebuild(body, lambda node: value if isinstance(node, Read) and node.tensor == tensor else node)
-
-
-def _converted(value: Expr, dtype: DType, held: DType) -> Expr:
-    """Return a value that registers hold in a wider type."""
-    return value if held is dtype else Cast(dtype, value)
 
 
 def _product(parts: Sequence[Expr]) -> Expr:

@@ -35,6 +35,7 @@ from ...ir import (
     substitute,
 )
 from ...ops import Instance, Registry
+from ...ops.language import walk_recurrences
 from ..statements import (
     MAX_NETWORK_ROW,
     Programs,
@@ -51,7 +52,6 @@ from ..statements import (
     separate_lone_pieces,
     split_residues,
     tensors_looked_up,
-    walk_recurrences,
 )
 from .cut_units import copy_source, cut_units, last_reads_of, tensors_left_by, tensors_read_by
 from .fold_tables import unroll_tables

@@ -24,7 +24,7 @@ from ...ir import (
 )
 from ..geometry import is_register_chain, joins_loop, multiplies_one_row, walks_rows
 from .hoisted_loads import hoist_loads
-from .k_loop import split_prologue
+from .k_loop import split_prologue, walk_rows
 from .layout import BlockLayout, Frame, lay_out
 from .outputs import emit_output, hold_outputs
 from .privatised_scatter import BINS, bins_buffer, emit_privatised_scatter
@@ -37,7 +37,6 @@ from .streaming import (
     lower_online_softmax,
     lower_register_chain,
     lower_tile_chain,
-    walk_rows,
 )
 
 #: Registers of a thread from which on a compiler has to know the blocks of an SM: it else takes about 168 at most.

@@ -40,12 +40,14 @@ from ..geometry import (
     exchange_dims,
     index_axes,
     is_matrix_like,
+    is_recurrence,
     is_register_chain,
     is_scatter_only,
     multiplies_one_row,
     part_rows,
     scatter_tile_dim,
     walked_loop,
+    walked_row,
     whole_dims,
     whole_loops,
     with_streamed_input,
@@ -141,8 +143,12 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
         template = SegmentTemplate(
             dims, loops, reduces, none, reduction_threads=True, shared=written, whole=whole, part_rows=rows
         )
-        found = [] if segment.recurrences else [evolve(template, caches_rows=caches_rows, streams=streams)]
-        if segment.walked_row is not None and not written and not reads_shared:
+        found = (
+            []
+            if any(map(is_recurrence, segment.reductions))
+            else [evolve(template, caches_rows=caches_rows, streams=streams)]
+        )
+        if walked_row(segment) is not None and not written and not reads_shared:
             walked = walked_loop(segment, loops)
             found += [SegmentTemplate(d, loops, reduces, none, walked=walked) for d in _pointwise_dims(segment)]
         if not whole and not written and _may_share_rows(group, segment, loops, target):

@@ -31,4 +31,3 @@ from .scatter_rows import index_tests
 from .sorts import MAX_NETWORK_ROW, RowSort, longest_sorted_row, mark_sorts, match_sort
 from .stride_residues import split_residues
 from .units import Programs, Repeat, Unit
-from .walked_recurrences import walk_recurrences

@@ -18,8 +18,8 @@ from cuts.ir.graph import Graph, Node
 from cuts.ir.statement import Program
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
+from cuts.ops.language import walk_recurrences
 from cuts.ops.reference import evaluate
-from cuts.passes.statements import walk_recurrences
 from cuts.passes.statements.prefix_scan import MIN_LANE_ROW, MIN_WALKED_ROWS, divide_scans
 from cuts.tests.amounts import examples
 from hypothesis import given, settings

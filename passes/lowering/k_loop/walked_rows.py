@@ -1,4 +1,4 @@
-"""Walked rows: a thread takes the elements of a row one after another and carries the state of prefix scans.
+"""Walked rows: a thread computes prefix scans element by element.
 
     acc[i, r] = acc[i, r - 1] + f(x[i, r]);   y[i, r] = g(acc[i, r], x[i, r])
       ->  carry = 0;   ahead = x[i, block 0]
@@ -45,6 +45,7 @@ from ....ir import (
     expr_variables,
     reads,
 )
+from ...geometry import is_recurrence, walked_row
 from ..index_values import value_of
 from ..layout import AxisBinding
 from ..outputs import store_value
@@ -52,7 +53,7 @@ from ..segment_state import SegmentState
 
 
 def walk_rows(state: SegmentState) -> None:
-    """Emit the beginning of the states, and the loop over the blocks of rows."""
+    """Emit the states' beginning, and the loop over blocks of rows."""
     segment, loops = state.frame.segment, state.frame.schedule.reductions
     (dim,) = {d for r, loop in zip(segment.reductions, loops, strict=True) if r.along for d in loop.dims}
     walk = _Walk(state, dim, Var(f"{state.frame.prefix}it", dim.trips))
@@ -96,12 +97,12 @@ class _Walk:
         return as_index(self.dim.trips - 1) - step if self.backwards else step
 
     def places(self, step: Index) -> list[Index]:
-        """Return the places of a step's elements in the order of the walk."""
+        """Return the places of a step's elements, in order."""
         places = [self.block(step) * self.dim.block_k + n for n in range(self.dim.block_k)]
         return places[::-1] if self.backwards else places
 
     def beginning(self) -> Iterator[Root]:
-        """Yield the identities of the states, and the loads of the first block."""
+        """Yield the states' identities, and the first block's loads."""
         for reduction in self.scans:
             carry = self.carry(reduction)
             yield Initialise(carry.name, self.shape, reduction.combine, carry.dtype)
@@ -128,7 +129,7 @@ class _Walk:
     def element(
         self, number: int, place: Index, before: Mapping[str, RegisterRead], roots: list[Root]
     ) -> dict[str, RegisterRead]:
-        """Add the roots of one element of the row; return the states after it."""
+        """Add the roots of one element; return the states after it."""
         binding, missing = self.bind(place)
         context = self.state.context(binding, {r: self.register(r, number) for r in self.ahead})
         after: dict[str, RegisterRead] = {}
@@ -138,7 +139,7 @@ class _Walk:
             own = evolve(context, held={**context.held, reduction.name: old})
             value, combiner = value_of(reduction.body, own), COMBINERS[reduction.combine]
             value = value if value.dtype is old.dtype else Convert(value, old.dtype)
-            if reduction.is_recurrence:
+            if is_recurrence(reduction):
                 roots.append(self.write(new, value))
                 context = evolve(context, held={**context.held, reduction.name: new})
                 continue
@@ -164,7 +165,7 @@ class _Walk:
         return Var(f"{self.state.frame.prefix}w", 1)
 
     def bind(self, place: Index) -> tuple[AxisBinding, tuple[Guard, ...]]:
-        """Return the binding of an element, and the guard that it exists, if that is needed."""
+        """Return the binding of an element, and its guard, if any."""
         binding = self.state.bind((evolve(self.dim, block_k=1),), (self.local,), (place,))
         return binding, (binding.valid[self.local],) if self.local in binding.valid else ()
 
@@ -193,14 +194,14 @@ def _loaded_ahead(segment: Segment, state: SegmentState) -> tuple[Read, ...]:
     Those that an output stores unchanged are not: their registers would be written before the stores of vectors.
     """
     own = {r.name for r in segment.reductions}
-    row = segment.walked_row
+    row = walked_row(segment)
     found = [r for body in segment.expressions for r in reads(body) if r.tensor not in own]
-    copied = {_converted(o.body) for o in segment.outputs}
+    copied = {_without_casts(o.body) for o in segment.outputs}
     places = (r for r in found if row in expr_variables(r) and r not in copied)
     return tuple(dict.fromkeys(r for r in places if r.tensor in state.group.inputs))
 
 
-def _converted(expr: Expr) -> Expr:
+def _without_casts(expr: Expr) -> Expr:
     while isinstance(expr, Cast):
         expr = expr.arg
     return expr

@@ -1,7 +1,7 @@
-"""Recurrences whose states depend on their own element alone, as rows that threads walk.
+"""Recurrences whose elements are independent, as rows that threads walk.
 
 A loop over steps writes a state for each step. Where each element of a state follows from the same element a step
-before, and from what other steps do not change, no element needs another thread: the state is a row along the steps,
+before, and from tensors around the loop, no element needs another thread: the state is a row along the steps,
 marked like a prefix scan (`Statement.along`), and its readers are statements like any other. Values of one step alone
 are inlined; the row before the first step is stored where something reads it.
 
@@ -32,14 +32,14 @@ from ...ir import (
     substitute_expr,
     variables,
 )
-from ...ops.language import canonicalise, live_statements
+from .canonical import canonicalise, live_statements
 
 
 def walk_recurrences(program: Program) -> Program:
-    """Return an equal program with loops as rows of states where each element depends on itself alone."""
+    """Return an equal program whose states of independent elements are rows."""
     for step, run in runs(program.statements):
         if step is not None:
-            found = _Loop(program, step, run).walked()
+            found = _Loop(program, step, run).rewrite()
             if found is not None:
                 return walk_recurrences(found)
     return program
@@ -55,7 +55,7 @@ class _State:
     axes: tuple[Var, ...]
     first: Expr
 
-    def before(self, step: Var, read: Read) -> Expr:
+    def read_before(self, step: Var, read: Read) -> Expr:
         """Return a read of the value a step before."""
         inside = Guard(as_index(step), 1, step.extent)
         first = substitute_expr(self.first, dict(zip(self.axes, read.indices[1:], strict=True)))
@@ -67,7 +67,7 @@ class _State:
         return any(low <= self.const - self.factor <= high for low, high in rows)
 
     def without_start(self, program: Program, step: Var) -> Program:
-        """Return a program in which no row is that before the first step."""
+        """Return a program without the row before the first step."""
         low = (as_index(step) * self.factor + self.const).bounds()[0]
 
         def leaf(node: Expr) -> Expr:
@@ -93,7 +93,7 @@ class _Loop:
     step: Var
     run: tuple[Statement, ...]
 
-    def walked(self) -> Program | None:
+    def rewrite(self) -> Program | None:
         """Return the program with the loop's states as rows, or None."""
         if self.step.extent < 2 or not all(map(self._has_rows, self.run)):
             return None
@@ -106,7 +106,7 @@ class _Loop:
             if statement.step != self.step:
                 statements.append(statement)
                 continue
-            body = self._inlined(statement, states, own)
+            body = self._inline(statement, states, own)
             if body is None:
                 return None
             along = self.step if statement.target in states else None
@@ -184,7 +184,7 @@ class _Loop:
             return None
         return _State(statement.target, factor, const, axes, first)
 
-    def _inlined(self, statement: Statement, states: Mapping[str, _State], own: Mapping[str, Statement]) -> Expr | None:
+    def _inline(self, statement: Statement, states: Mapping[str, _State], own: Mapping[str, Statement]) -> Expr | None:
         """Return a body over states and tensors around the loop; None where a state needs other elements."""
         state = states.get(statement.target)
         order = [s.target for s in self.run]
@@ -210,7 +210,7 @@ class _Loop:
                 same = tuple(places) == tuple(map(as_index, state.axes))
                 late = order.index(other.tensor) > order.index(state.tensor)
                 legal = legal and (same if other is state else not late)
-            return other.before(self.step, node) if self._lag(node) else node
+            return other.read_before(self.step, node) if self._lag(node) else node
 
         body = rebuild(statement.body, leaf)
         return body if legal else None
