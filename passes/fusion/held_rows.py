@@ -97,7 +97,7 @@ class HeldRows:
         axes = tuple(a for a in statement.axes if a != row)
         name, instance = f"{statement.target}.along", tuple(map(as_index, (*axes, row)))
         self.tensors[name] = evolve(self.tensors[statement.target], shape=tuple(a.extent for a in (*axes, row)))
-        self.tensors[_before(name)] = self.tensors[name]
+        self.tensors[earlier_name(name)] = self.tensors[name]
         self.along[name] = "upto"
         earlier = tuple(substitute(w, {row: as_index(row) - 1}) for w in statement.write)
 
@@ -108,7 +108,7 @@ class HeldRows:
             assert isinstance(node, Read)
             if node.indices != earlier:
                 raise FusionError(f"{statement.target} is needed at elements that other threads compute")
-            return Read(_before(name), instance)
+            return Read(earlier_name(name), instance)
 
         body = rebuild(statement.body, leaf)
         # Nothing combines values; of the combiners, products are rewritten least.
@@ -170,12 +170,12 @@ class HeldRows:
 
 
 def read_state(body: Expr, target: str, state: Read, dtype: DType, held: DType) -> Expr:
-    """Return a recurrence's body that reads the state before from registers, which hold it in another type."""
+    """Return a recurrence's body that reads the state in registers."""
     value: Expr = state if held is dtype else Cast(dtype, state)
-    return rebuild(body, lambda node: value if isinstance(node, Read) and node.tensor == _before(target) else node)
+    return rebuild(body, lambda node: value if isinstance(node, Read) and node.tensor == earlier_name(target) else node)
 
 
-def _before(target: str) -> str:
+def earlier_name(target: str) -> str:
     """Return the name of a recurrence's value for the element before."""
     return f"{target}.before"
 
