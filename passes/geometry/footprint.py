@@ -110,7 +110,11 @@ class Cover:
 
 
 def span(index: Index, extents: Mapping[Var, Count]) -> Count:
-    """Return an index's maximum minus its minimum over a cover."""
+    """Return an index's maximum minus its minimum over a cover.
+
+    Integers of a tensor count as neighbours; added to others, each pair is another value.
+    """
+    paired = len(index.terms) > 1 and any(isinstance(primary, Indirect) for primary, _ in index.terms)
     total: Count = 0
     for primary, factor in index.terms:
         if isinstance(primary, Var):
@@ -123,7 +127,7 @@ def span(index: Index, extents: Mapping[Var, Count]) -> Count:
             width = least(span(primary.arg, extents), primary.high - primary.low)
         else:
             width = least(_combinations(primary, extents), primary.extent) - 1
-        total = total + abs(factor) * width
+        total = (total + 1) * (width + 1) - 1 if paired else total + abs(factor) * width
     return total
 
 
@@ -218,8 +222,8 @@ def random_groups(read: Read, shape: Sequence[int], cover: Cover, unit: int) -> 
     """
     if not is_scattered(read):
         return 0.0
-    dims = zip(read.indices, shape, strict=True)
-    *outer, inner = (extent if _is_looked_up(i) else distinct(i, cover.extents, extent) for i, extent in dims)
+    *outer, _ = (distinct(i, cover.extents, extent) for i, extent in zip(read.indices, shape, strict=True))
+    inner = shape[-1]
     groups = product(outer) * ceil_div(inner, unit) * 1.0
     points = cover.dependent(places_of(read.indices))
     return groups * -np.expm1(-points / groups)

@@ -256,6 +256,7 @@ def _transfer_seconds(
     dram = dram + costs.again * lost * features.grid * features.again
     asked = np.maximum(features.bytes, features.fetched)
     through = (1.0 - costs.asked) * features.bytes + costs.asked * asked + features.stored
+    through = through + costs.torn * features.torn
     through = through + costs.unmoved * features.partial + costs.refetched * (1.0 - costs.asked) * features.missed
     return dram / (costs.dram * target.BW_global), blocks * through * target.NUM_SM / (costs.l2 * target.l2_bandwidth)
 
@@ -279,6 +280,8 @@ def _size_penalty(features: Features, costs: CostCoefficients) -> Count:
     more stages than most loops need, and on many loads of elements of a thread.
     """
     long = 1.0 + costs.long * np.maximum(0.0, np.log2(np.maximum(1.0, features.body / costs.cached_body)))
+    slots = np.maximum(1.0, features.functions / costs.cached_functions)
+    long = long + costs.functions * np.log2(slots)
     roomy = np.greater(features.registers, 128)
     asked = np.where(
         np.greater(features.min_blocks, 1), 0.002, np.where(np.equal(features.min_blocks, 1) == roomy, 0.0, 0.001)
