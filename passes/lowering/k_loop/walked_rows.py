@@ -132,6 +132,7 @@ class _Walk:
         """Add the roots of one element; return the states after it."""
         binding, missing = self.bind(place)
         context = self.state.context(binding, {r: self.register(r, number) for r in self.ahead})
+        context = evolve(context, extra=missing)
         after: dict[str, RegisterRead] = {}
         for reduction in self.scans:
             old = before[reduction.name]
@@ -154,8 +155,8 @@ class _Walk:
 
     def load(self, number: int, place: Index) -> Iterator[Root]:
         """Yield the loads of an element of a later block."""
-        binding, _ = self.bind(place)
-        context = self.state.context(binding, {})
+        binding, missing = self.bind(place)
+        context = evolve(self.state.context(binding, {}), extra=missing)
         for read in self.ahead:
             yield self.write(self.register(read, number), value_of(read, context))
 
