@@ -14,12 +14,18 @@ from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import Spec, load_spec
 from cuts.ir.compiled import CompileOptions
+from cuts.ir.dfg import Load, post_order
 from cuts.ir.graph import Graph, Node
+from cuts.ir.kernel import phases
+from cuts.ir.segment import FusedGroup
 from cuts.ir.statement import Program
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.ops.language import walk_recurrences
 from cuts.ops.reference import evaluate
+from cuts.passes.fusion.normalise import normalise
+from cuts.passes.lowering.lower import lower
+from cuts.passes.schedule.selection.choose import choose
 from cuts.passes.statements.prefix_scan import MIN_LANE_ROW, MIN_WALKED_ROWS, divide_scans
 from cuts.tests.amounts import examples
 from hypothesis import given, settings
@@ -226,3 +232,17 @@ def test_one_kernel_walks_a_recurrence(name: str, dtype: DType, spec: Spec) -> N
     model = Graph("test", program.inputs, program.outputs, types, (node,))
     plan = build_graph(model, spec, find_target("opencl"), CompileOptions())
     assert len(plan.kernels) < 4 and all(result.ok for result in plan.verify())
+
+
+@pytest.mark.parametrize("steps", [45, 64])
+def test_walked_rows_stay_inside_tensors(steps: int, spec: Spec) -> None:
+    program = walk_recurrences(recurrence(spec, "decayed", steps, 64))
+    found = normalise(program.statements, program.tensors, program.outputs)
+    assert isinstance(found, FusedGroup)
+    target = find_target("cuda:sm_90")
+    kernel = lower(found, choose(found, target)[0].schedule, {}, target)
+    loads = [n for p in phases(kernel.items) for n in post_order(p.roots) if isinstance(n, Load) and not n.guards]
+    assert loads
+    for load in loads:
+        low, high = load.address.bounds()
+        assert low >= 0 and high < program.tensors[load.buffer].size
