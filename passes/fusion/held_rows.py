@@ -33,13 +33,14 @@ from ...ir import (
     Var,
     as_index,
     is_bijection,
+    is_recurrence,
     rebuild,
     solve,
     substitute,
     substitute_expr,
     variables,
+    walked_row,
 )
-from ..geometry import is_recurrence, walked_row
 from ..statements import FusionError, RowSort, match_scan, match_sort
 
 Tensors: TypeAlias = Mapping[str, TensorType]

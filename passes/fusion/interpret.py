@@ -20,9 +20,9 @@ from ...ir import (
     Values,
     Var,
     dtype_of_numpy,
+    is_recurrence,
     working_dtype,
 )
-from ..geometry import is_recurrence
 
 
 def interpret(group: FusedGroup, arrays: Mapping[str, Values]) -> dict[str, Values]:

@@ -21,7 +21,6 @@ from attrs import evolve, frozen
 from ...ir import (
     ACCUMULATOR_THREADS,
     ACCUMULATOR_VECTOR,
-    SCAN_MODES,
     Call,
     Cast,
     Expr,
@@ -36,6 +35,7 @@ from ...ir import (
     factors,
     guarded_read,
     reads,
+    walked_row,
 )
 from .matrix_instructions import mma_operands
 from .schedule_template import SegmentTemplate
@@ -193,28 +193,6 @@ def whole_loops(segment: Segment, reduces: Sequence[Sequence[int]]) -> tuple[int
     if segment.column_sums:
         return tuple(sorted({k for loops in reduces for k in loops}))
     return tuple(sorted({k for r, loops in zip(segment.reductions, reduces, strict=True) if r.along for k in loops}))
-
-
-@lru_cache(maxsize=4096)
-def is_recurrence(reduction: Reduction) -> bool:
-    """Return whether each element of a row follows from the one before."""
-    return reduction.along in SCAN_MODES and any(r.tensor == reduction.name for r in reads(reduction.body))
-
-
-@lru_cache(maxsize=4096)
-def walked_row(segment: Segment) -> Var | None:
-    """Return the row that a thread may walk, element by element.
-
-    It is that of all outputs, and of prefix scans in one direction. Other reductions do not depend on it.
-    """
-    scans, others = ([r for r in segment.reductions if bool(r.along) is along] for along in (True, False))
-    kinds = {(r.reduce, SCAN_MODES.get(r.along, ("",))[0]) for r in scans}
-    row, direction = next(iter(kinds)) if len(kinds) == 1 else ((), "")
-    if direction == "" or len(row) != 1 or any(o.extra != row or o.across or o.into for o in segment.outputs):
-        return None
-    names = {r.name for r in scans}
-    fixed = all({*row}.isdisjoint({*r.reduce, *expr_variables(r.body)}) for r in others)
-    return row[0] if fixed and not any(r.tensor in names for o in others for r in reads(o.body)) else None
 
 
 def walks_rows(segment: Segment, schedule: SegmentSchedule) -> bool:

@@ -43,9 +43,10 @@ from ....ir import (
     as_index,
     clamp,
     expr_variables,
+    is_recurrence,
     reads,
+    walked_row,
 )
-from ...geometry import is_recurrence, walked_row
 from ..index_values import value_of
 from ..layout import AxisBinding
 from ..outputs import store_value
