@@ -281,9 +281,11 @@ if TYPE_CHECKING:
         SegmentSchedule,
         Staging,
         TileDim,
+        is_recurrence,
         key_bits,
         radix_words,
         sorts_by_radix,
+        walked_row,
     )
     from .segment import (
         MAX_COUNTED_WORDS,

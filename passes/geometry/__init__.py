@@ -70,6 +70,8 @@ from .row_sharing import (
     shareable_loops,
     shifted_score,
     split_divisor,
+    walked_loop,
+    walks_rows,
     weighs_scores_alone,
     whole_loops,
 )

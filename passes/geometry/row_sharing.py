@@ -36,6 +36,7 @@ from ...ir import (
     guarded_read,
     reads,
     stored_factor,
+    walked_row,
 )
 from .matrix_instructions import mma_operands
 from .schedule_template import SegmentTemplate
@@ -193,6 +194,17 @@ def whole_loops(segment: Segment, reduces: Sequence[Sequence[int]]) -> tuple[int
     if segment.column_sums:
         return tuple(sorted({k for loops in reduces for k in loops}))
     return tuple(sorted({k for r, loops in zip(segment.reductions, reduces, strict=True) if r.along for k in loops}))
+
+
+def walks_rows(segment: Segment, schedule: SegmentSchedule) -> bool:
+    """Return whether each thread takes whole rows of a segment."""
+    return walked_row(segment) is not None and schedule.reduction_threads == 1
+
+
+def walked_loop(segment: Segment, loops: Sequence[tuple[Var, ...]]) -> int:
+    """Return the position of the loop over a walked row, or -1."""
+    row = walked_row(segment)
+    return -1 if row is None else [*loops].index((row,))
 
 
 # ---- chains in registers

@@ -24,10 +24,12 @@ from ...ir import (
     has_dependent_sizes,
     is_contraction,
     is_exchange,
+    is_recurrence,
     longest_vector,
     owned_axes,
     required_streamed_axis,
     tensors_read,
+    walked_row,
 )
 from ..geometry import (
     ScheduleParameter,
@@ -46,6 +48,7 @@ from ..geometry import (
     multiplies_one_row,
     part_rows,
     scatter_tile_dim,
+    walked_loop,
     whole_dims,
     whole_loops,
     with_streamed_input,
@@ -141,7 +144,14 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
         template = SegmentTemplate(
             dims, loops, reduces, none, reduction_threads=True, shared=written, whole=whole, part_rows=rows
         )
-        found = [evolve(template, caches_rows=caches_rows, streams=streams)]
+        found = (
+            []
+            if any(map(is_recurrence, segment.reductions))
+            else [evolve(template, caches_rows=caches_rows, streams=streams)]
+        )
+        if walked_row(segment) is not None and not written and not reads_shared:
+            walked = walked_loop(segment, loops)
+            found += [SegmentTemplate(d, loops, reduces, none, walked=walked) for d in _pointwise_dims(segment)]
         if not whole and not written and _may_share_rows(group, segment, loops, target):
             found.append(evolve(template, clusters=True, caches_rows=caches_rows))
         return found

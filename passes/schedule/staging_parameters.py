@@ -46,6 +46,10 @@ def stageable_operands(segment: Segment, reduction: Reduction, shared: Iterable[
     return tuple(found)
 
 
+#: Elements of a walked row whose terms are loaded together.
+WALKED_BLOCKS = (32, 16, 8, 4, 2, 1)
+
+
 def chunk_parameters(
     structure: SegmentTemplate, prefix: str, coarse: bool, whole: bool = False
 ) -> Iterator[ScheduleParameter]:
@@ -55,6 +59,9 @@ def chunk_parameters(
     """
     for k, loop in enumerate(structure.loops):
         extent = prod(a.extent for a in loop)
+        if k == structure.walked:
+            yield ScheduleParameter.of(f"{prefix}c{k}", [n for n in WALKED_BLOCKS if n < 2 * extent][:4])
+            continue
         values = (
             _multiples(extent, whole)
             if structure.reduction_threads
