@@ -31,7 +31,7 @@ from cuts.bench.tools.records import (
 from cuts.ir import CutsError
 
 from .models import MODELS_BY_NAME
-from .steps import WAYS, Way, measure, prepare
+from .steps import WAYS, CompiledStep, measure, prepare
 
 PRECISIONS = ("bf16", "fp32")
 #: Model, precision and batch.
@@ -58,7 +58,7 @@ def parse_case(text: str) -> Workload:
 def run_case(torch: Any, case: Workload, ways: Sequence[str], budget: float | None) -> dict[str, Row]:
     """Measure a workload; a way that fails costs the others nothing."""
     name, precision, batch = case
-    made, done, rows = MODELS_BY_NAME[name].case("cuda", batch), dict[str, Way](), dict[str, Row]()
+    made, done, rows = MODELS_BY_NAME[name].case("cuda", batch), dict[str, CompiledStep](), dict[str, Row]()
     for way in ways:
         try:
             done[way] = prepare(torch, made, way, precision, **({"budget": budget} if budget and way == "cuts" else {}))

@@ -21,7 +21,7 @@ from cuts.bench.networks.training import loss_of, without_dropout
 
 
 @frozen
-class Case:
+class TrainingCase:
     """Module with its inputs, and the loss of its result."""
 
     module: Any
@@ -30,7 +30,7 @@ class Case:
 
 
 @frozen
-class Trained:
+class TrainedModel:
     """Model with the batch of its step.
 
     `make(batch, small)` returns the module and its inputs, on the CPU; `loss(torch, example)` returns the function of a
@@ -42,14 +42,14 @@ class Trained:
     make: Callable[[int, bool], tuple[Any, tuple[Any, ...]]] = field(repr=False)
     loss: Callable[[Any, Any], Callable[[Any], Any]] = field(default=loss_of, repr=False)
 
-    def case(self, device: str, batch: int | None = None, is_small: bool = False) -> Case:
+    def case(self, device: str, batch: int | None = None, is_small: bool = False) -> TrainingCase:
         """Return the model on a device in training mode, without random numbers."""
         torch = import_module("torch")
         torch.manual_seed(0)
         module, inputs = self.make(batch or self.batch, is_small)
         module, inputs = _without_noise(torch, module).to(device).train(), tuple(each.to(device) for each in inputs)
         with torch.no_grad():
-            return Case(module, inputs, self.loss(torch, deepcopy(module)(*inputs)))
+            return TrainingCase(module, inputs, self.loss(torch, deepcopy(module)(*inputs)))
 
 
 def _without_noise(torch: Any, module: Any) -> Any:
@@ -132,19 +132,19 @@ _SWIN = {"patch_size": [4, 4], "embed_dim": 16, "depths": [2, 2], "num_heads": [
 #: Llama-3.2-1B in four of its sixteen layers.
 _DECODER = {**CONFIGS["llama-1b"][1], "num_hidden_layers": 4, "tie_word_embeddings": False}
 MODELS = (
-    Trained("resnet-50", 64, partial(vision, "ResNet:resnet50", lambda m: {
+    TrainedModel("resnet-50", 64, partial(vision, "ResNet:resnet50", lambda m: {
         "block": m.resnet.Bottleneck, "layers": [1, 1, 1, 1], "width_per_group": 8})),
-    Trained("convnext-t", 32, partial(vision, "ConvNeXt:convnext_tiny", _small_convnext)),
-    Trained("efficientnet-b0", 64, partial(vision, "EfficientNet:efficientnet_b0", _small_efficientnet)),
-    Trained("vit-b16", 32, partial(vision, "VisionTransformer:vit_b_16", lambda _: _VIT)),
-    Trained("swin-t", 32, partial(vision, "SwinTransformer:swin_t", lambda _: _SWIN)),
-    Trained("bert-base", 32, partial(language, "bert", 128, {}), own_loss),
-    Trained("gpt2", 8, partial(language, "gpt2", 1024, {}), own_loss),
-    Trained("decoder-1b", 2, partial(language, "llama", 1024, _DECODER), own_loss),
-    Trained("dlrm", 2048, BY_NAME["dlrm"].make),
-    Trained("bilstm", 64, tagger),
-    Trained("attention-rnn", 64, BY_NAME["attention-rnn"].make),
-    Trained("unet", 64, diffusion, noise_loss),
+    TrainedModel("convnext-t", 32, partial(vision, "ConvNeXt:convnext_tiny", _small_convnext)),
+    TrainedModel("efficientnet-b0", 64, partial(vision, "EfficientNet:efficientnet_b0", _small_efficientnet)),
+    TrainedModel("vit-b16", 32, partial(vision, "VisionTransformer:vit_b_16", lambda _: _VIT)),
+    TrainedModel("swin-t", 32, partial(vision, "SwinTransformer:swin_t", lambda _: _SWIN)),
+    TrainedModel("bert-base", 32, partial(language, "bert", 128, {}), own_loss),
+    TrainedModel("gpt2", 8, partial(language, "gpt2", 1024, {}), own_loss),
+    TrainedModel("decoder-1b", 2, partial(language, "llama", 1024, _DECODER), own_loss),
+    TrainedModel("dlrm", 2048, BY_NAME["dlrm"].make),
+    TrainedModel("bilstm", 64, tagger),
+    TrainedModel("attention-rnn", 64, BY_NAME["attention-rnn"].make),
+    TrainedModel("unet", 64, diffusion, noise_loss),
 )  # fmt: skip
 #: Models by name.
 MODELS_BY_NAME = {model.name: model for model in MODELS}

@@ -18,7 +18,7 @@ from cuts.bench.networks.peer_calls import autocast
 from cuts.bench.operators.timing import set_precision
 from cuts.compile.torch_backend import cuts_backend
 
-from .models import Case
+from .models import TrainingCase
 
 #: Options of `torch.compile` of each way but eager PyTorch.
 WAYS: Mapping[str, Mapping[str, Any] | None] = {
@@ -31,7 +31,7 @@ RATE, MOMENTUM = 1e-3, 0.9
 
 
 @define
-class Way:
+class CompiledStep:
     """Step of a way.
 
     `losses` are those of the first steps, `own_bytes` those of its parameters and states.
@@ -45,7 +45,7 @@ class Way:
     rounds: list[float] = field(factory=list)
 
 
-def prepare(torch: Any, case: Case, way: str, precision: str, **options: Any) -> Way:
+def prepare(torch: Any, case: TrainingCase, way: str, precision: str, **options: Any) -> CompiledStep:
     """Compile a copy of a case's module and run its first steps."""
     torch._dynamo.reset()
     set_precision(torch, precision)
@@ -70,10 +70,10 @@ def prepare(torch: Any, case: Case, way: str, precision: str, **options: Any) ->
     torch.cuda.synchronize()
     seconds = perf_counter() - start
     gc.collect()
-    return Way(step, losses, seconds, torch.cuda.memory_allocated() - before, optimiser.zero_grad)
+    return CompiledStep(step, losses, seconds, torch.cuda.memory_allocated() - before, optimiser.zero_grad)
 
 
-def measure(torch: Any, ways: Mapping[str, Way], rounds: int = 5) -> dict[str, dict[str, Any]]:
+def measure(torch: Any, ways: Mapping[str, CompiledStep], rounds: int = 5) -> dict[str, dict[str, Any]]:
     """Return milliseconds of each way's step and megabytes at its peak."""
     counts = {name: max(2, min(50, int(ROUND_SECONDS / _wall(torch, way.step, 2)))) for name, way in ways.items()}
     for _ in range(rounds):
@@ -109,7 +109,7 @@ def _wall(torch: Any, step: Callable[[], Any], count: int) -> float:
     return (perf_counter() - start) / count
 
 
-def _peak(torch: Any, way: Way) -> int:
+def _peak(torch: Any, way: CompiledStep) -> int:
     """Return the bytes that a step takes for a time, gradients included."""
     gc.collect()
     torch.cuda.synchronize()
