@@ -25,8 +25,8 @@ WAYS: Mapping[str, Mapping[str, Any] | None] = {
     "eager": None, "inductor": {}, "autotuned": {"mode": "max-autotune-no-cudagraphs"},
     "cuts": {"backend": cuts_backend},
 }  # fmt: skip
-#: Steps until losses are compared, and seconds that a round takes about.
-STEPS, ROUND_SECONDS = 3, 0.15
+#: Steps until losses are compared and those that are profiled, and seconds that a round takes about.
+STEPS, PROFILED_STEPS, ROUND_SECONDS = 3, 2, 0.15
 RATE, MOMENTUM = 1e-3, 0.9
 
 
@@ -73,25 +73,34 @@ def prepare(torch: Any, case: TrainingCase, way: str, precision: str, **options:
     return CompiledStep(step, losses, seconds, torch.cuda.memory_allocated() - before, optimiser.zero_grad)
 
 
-def measure(torch: Any, ways: Mapping[str, CompiledStep], rounds: int = 5) -> dict[str, dict[str, Any]]:
-    """Return milliseconds of each way's step and megabytes at its peak."""
+def measure(
+    torch: Any, ways: Mapping[str, CompiledStep], rounds: int = 5, release: Callable[[], None] = lambda: None
+) -> dict[str, dict[str, Any]]:
+    """Return milliseconds of each way's step and megabytes at its peak.
+
+    `release` is called when the GPU has finished.
+    """
     counts = {name: max(2, min(50, int(ROUND_SECONDS / _wall(torch, way.step, 2)))) for name, way in ways.items()}
     for _ in range(rounds):
         for name, way in ways.items():
             way.rounds.append(_wall(torch, way.step, counts[name]))
     for way in ways.values():
         way.clear()
+    peaks, profiles = {}, {}
+    for name, way in ways.items():
+        peaks[name], profiles[name] = _peak(torch, way), _profile(torch, way.step)
+        way.clear()
+    release()
     found = {}
     for name, way in ways.items():
-        peak, kernels = _peak(torch, way), profile(torch, way.step)
-        way.clear()
+        kernels = _kernels(torch, profiles[name])
         found[name] = {
             "ms": statistics.median(way.rounds) * 1e3,
             "spread": (max(way.rounds) - min(way.rounds)) / statistics.median(way.rounds),
             "busy_ms": sum(each for each, _ in kernels.values()) * 1e3,
             "launches": sum(count for _, count in kernels.values()),
-            "peak_mb": (peak + way.own_bytes) / 1e6,
-            "temporary_mb": peak / 1e6,
+            "peak_mb": (peaks[name] + way.own_bytes) / 1e6,
+            "temporary_mb": peaks[name] / 1e6,
             "losses": way.losses,
             "compiling_s": way.compiling,
             "kernels": kernels,
@@ -121,17 +130,21 @@ def _peak(torch: Any, way: CompiledStep) -> int:
     return peak
 
 
-def profile(torch: Any, step: Callable[[], Any], count: int = 2) -> dict[str, tuple[float, int]]:
-    """Return seconds and launches of each kernel, the longest first."""
-    activities = [torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities) as profiler:
-        for _ in range(count):
+def _profile(torch: Any, step: Callable[[], Any]) -> Any:
+    """Return the profile of some steps."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        for _ in range(PROFILED_STEPS):
             step()
         torch.cuda.synchronize()
+    return profiler
+
+
+def _kernels(torch: Any, profiler: Any) -> dict[str, tuple[float, int]]:
+    """Return seconds and launches of each kernel of a step, the longest first."""
     found: dict[str, tuple[float, int]] = {}
     for event in profiler.events():
         if event.device_type == torch.autograd.DeviceType.CUDA:
             seconds, launches = found.get(event.name, (0.0, 0))
-            found[event.name] = seconds + event.time_range.elapsed_us() * 1e-6 / count, launches + 1
+            found[event.name] = seconds + event.time_range.elapsed_us() * 1e-6 / PROFILED_STEPS, launches + 1
     ordered = sorted(found.items(), key=lambda item: -item[1][0])
-    return {name: (seconds, launches // count) for name, (seconds, launches) in ordered}
+    return {name: (seconds, launches // PROFILED_STEPS) for name, (seconds, launches) in ordered}

@@ -117,17 +117,22 @@ def align_product_rows(graph: torch.fx.Graph) -> None:
         value = node.meta["val"]
         row, unit = value.shape[-1], ALIGNMENT // value.element_size()
         missing = -row % unit
-        if not missing or row * value.element_size() < MIN_ROW_BYTES or _storage_of(node) in returned:
+        if not missing or row * value.element_size() < MIN_ROW_BYTES:
             continue
         factors = [each for n, each in enumerate(node.args) if n != len(node.args) - 2]  # all but the left one
         with graph.inserting_before(node):
             for factor in factors:
                 if factor.meta["val"].shape[-1] == row:
                     node.replace_input_with(factor, _pad_rows(graph, factor, missing))
+        whole = value.new_empty((*value.shape[:-1], row + missing))
         with graph.inserting_after(node):
             part = graph.call_function(aten.slice.Tensor, (node, value.dim() - 1, 0, row))
-        node.replace_all_uses_with(part, lambda user, part=part: user is not part)
-        whole = value.new_empty((*value.shape[:-1], row + missing))
+        last = part
+        if _storage_of(node) in returned:
+            with graph.inserting_after(part):
+                last = graph.call_function(aten.clone.default, (part,), {"memory_format": torch.contiguous_format})
+            last.meta = dict(node.meta)
+        node.replace_all_uses_with(last, lambda user, part=part: user is not part)
         part.meta, node.meta = {**node.meta, "val": whole[..., :row]}, {**node.meta, "val": whole}
 
 
