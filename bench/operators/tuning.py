@@ -259,6 +259,8 @@ def tune_separately(cases: Sequence[Case], tuned: Callable[[Sequence[Case]], Seq
 
     Any failure then is one row's, be it an error of ours or a fault of the compiler, but for a lost device.
     """
+    if not cases:
+        return []
     try:
         return tuned(cases)
     except Exception as error:

@@ -52,9 +52,9 @@ class CostCoefficients:
     `hiding` that of the loss. `dram` and `l2` are shares of the bandwidth that kernels sustain, `again` the share
     of re-read bytes that DRAM serves, `asked` the share of L2 traffic that follows the threads' requests, `unmoved`
     and `refetched` weights of unmoved bytes of touched sectors and of bytes that copies past L1 fetch again,
-    `combined` the sectors that L2 combines values in per clock and SM. One more than `overlap` is the power in
-    which times add up, `mma_overlap` that with matrix instructions: the greater, the better resources work side by
-    side.
+    `torn` that of bytes that stores leave of touched sectors, `combined` the sectors that L2 combines values in per
+    clock and SM. One more than `overlap` is the power in which times add up, `mma_overlap` that with matrix
+    instructions: the greater, the better resources work side by side.
 
     Latency, in units of that of DRAM: `direct` of a direct load, `divided` times more where its address takes
     divisions, with exponents `guarded` and `line_spread` of its guards and its lines per 32 lanes; `staged_round`
@@ -64,14 +64,15 @@ class CostCoefficients:
     start one, `joined` those per doubling of the warps of a warp split-K, `tail` the share of the last wave that is
     not filled.
 
-    Relative losses: `long` of each doubling of a body beyond `cached_body` operations, `crowded` of threads with
-    more than `roomy_sums` sums, `deep` of each doubling of the stages beyond four, `past_l1` of copies past L1
-    where one wave of blocks is the whole grid. Products whose factors threads copy take `copied_products` times as
-    long, where warps load fragments of them `fragment_products` times; where warpgroups multiply factors that
-    threads compute, `computed_factors` times more. Products beside a box take `box_products` times as long, more by
-    `box_registers` for each register of a thread and by `box_tail` for one wave of blocks. On their way to products in
-    place, an element of each lane takes `element_copy` clocks of an SM, 4 or 8 bytes of each `narrow_copy`. Without
-    sums, narrow elements take `many_loads` more for each doubling of a thread's loads beyond sixteen.
+    Relative losses: `long` of each doubling of a body beyond `cached_body` operations, `functions` of each of its
+    functions beyond `cached_functions` issue slots, `crowded` of threads with more than `roomy_sums` sums, `deep` of
+    each doubling of the stages beyond four, `past_l1` of copies past L1 where one wave of blocks is the whole grid.
+    Products whose factors threads copy take `copied_products` times as long, where warps load fragments of them
+    `fragment_products` times; where warpgroups multiply factors that threads compute, `computed_factors` times more.
+    Products beside a box take `box_products` times as long, more by `box_registers` for each register of a thread and
+    by `box_tail` for one wave of blocks. On their way to products in place, an element of each lane takes
+    `element_copy` clocks of an SM, 4 or 8 bytes of each `narrow_copy`. Without sums, narrow elements take `many_loads`
+    more for each doubling of a thread's loads beyond sixteen.
 
     Products of bulk copies: weights `bulk_tensor`, `bulk_l2` and `bulk_dram` of clocks of tensor cores and of
     traffic, `bulk_dram_power` in which DRAM and all else add up, `bulk_neighbour` the share of a tile that
@@ -90,7 +91,13 @@ class CostCoefficients:
     `chain_late` clocks where there are two stages.
 
     Where reduction threads multiply, a batch of loads in flight takes `streamed` latencies of DRAM, which sustains the
-    share `streamed_dram` of its bandwidth.
+    share `streamed_dram` of its bandwidth; `streamed_overlap` is the power in which times add up there. The blocks of a
+    cluster exchange a sum in `cluster_exchange` latencies of DRAM.
+
+    Column sums: a tile waits `column_sums` latencies of DRAM for its sums, without a ring `column_rows` more for its
+    rows, and issues for `column_issue` times its slots, with a ring `column_ring_issue` times. `column_power` is the
+    power in which both add up, `column_dram_power` that in which tiles and `column_dram` times the time of DRAM do;
+    a wave begins in `column_begin` latencies.
 
     Layouts of products without matrix instructions: a thread multiplies `multiplications` numbers while 16 bytes pass
     through memory. A factor along the reduced axis takes `along_depth` of the product's time, and rows that are added
@@ -181,12 +188,25 @@ class CostCoefficients:
     chain_late: float = 0.0
     streamed: float = 2.5
     streamed_dram: float = 0.94
+    streamed_overlap: float = 6.0
+    cluster_exchange: float = 2.8
+    column_sums: float = 0.46
+    column_rows: float = 2.94
+    column_issue: float = 1.49
+    column_ring_issue: float = 1.78
+    column_power: float = 1.1
+    column_dram: float = 1.21
+    column_dram_power: float = 2.7
+    column_begin: float = 2.0
     copied_products: float = 1.0
     fragment_products: float = 1.0
     computed_factors: float = 1.0
     box_products: float = 1.0
     box_registers: float = 0.0
     box_tail: float = 0.0
+    torn: float = 6.0
+    functions: float = 0.4
+    cached_functions: float = 800.0
 
 
 @frozen(cache_hash=True)

@@ -218,8 +218,8 @@ def random_groups(read: Read, shape: Sequence[int], cover: Cover, unit: int) -> 
     """
     if not is_scattered(read):
         return 0.0
-    dims = zip(read.indices, shape, strict=True)
-    *outer, inner = (extent if _is_looked_up(i) else distinct(i, cover.extents, extent) for i, extent in dims)
+    *outer, _ = (distinct(i, cover.extents, extent) for i, extent in zip(read.indices, shape, strict=True))
+    inner = shape[-1]
     groups = product(outer) * ceil_div(inner, unit) * 1.0
     points = cover.dependent(places_of(read.indices))
     return groups * -np.expm1(-points / groups)

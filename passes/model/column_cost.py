@@ -14,24 +14,20 @@ from ...ir import Target
 from ..geometry import Count
 from .feature_schema import Features
 
-#: Latency of a tile's sums, and of its rows where they are not copied ahead, in latencies of DRAM; how much longer
-#: issue takes than its slots, without a ring and with one; both powers; begin of a wave, and how much longer DRAM takes
-#: than at its peak. Fitted to 71 kernels of four norms: of each, the first so takes 1.10 times the best or less.
-SUMS_LATENCY, ROWS_LATENCY, ISSUE_FACTORS = 0.46, 2.94, (1.49, 1.78)
-TILE_POWER, DRAM_POWER, BEGIN_LATENCY, DRAM_FACTOR = 1.1, 2.7, 2.0, 1.21
-
 
 def column_seconds(features: Features, fitting: Count, issue: Count, dram: Count, target: Target) -> Count:
     """Return the seconds of all blocks.
 
     `fitting` ones are resident on an SM, which takes `issue` seconds to issue for its blocks.
     """
+    costs = target.costs
     fullest = np.ceil(features.grid / target.NUM_SM)
     waves = np.ceil(fullest / fitting)
     tiles = np.maximum(1.0, features.tiled)
     ring = np.greater(features.stages, 1)
-    latency = target.dram_latency * (SUMS_LATENCY + np.where(ring, 0.0, ROWS_LATENCY))
-    slots = np.where(ring, ISSUE_FACTORS[1], ISSUE_FACTORS[0]) * issue / (waves * tiles)
-    tile = (latency**TILE_POWER + slots**TILE_POWER) ** (1.0 / TILE_POWER)
-    moved = (DRAM_FACTOR * dram) ** DRAM_POWER + (waves * tiles * tile) ** DRAM_POWER
-    return BEGIN_LATENCY * target.dram_latency * waves + moved ** (1.0 / DRAM_POWER)
+    latency = target.dram_latency * (costs.column_sums + np.where(ring, 0.0, costs.column_rows))
+    slots = np.where(ring, costs.column_ring_issue, costs.column_issue) * issue / (waves * tiles)
+    tile = (latency**costs.column_power + slots**costs.column_power) ** (1.0 / costs.column_power)
+    power = costs.column_dram_power
+    moved = (costs.column_dram * dram) ** power + (waves * tiles * tile) ** power
+    return costs.column_begin * target.dram_latency * waves + moved ** (1.0 / power)

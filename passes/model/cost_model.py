@@ -27,9 +27,6 @@ from .work import TENSOR_CORES
 
 #: Weight of the estimate among candidates at their lower bound.
 ORDER_WEIGHT = 0.001
-#: Latencies of DRAM in which the blocks of a cluster exchange a sum. With 0.96 us, times of 27 kernels of clusters are
-#: predicted with a deviation of 16 %.
-CLUSTER_EXCHANGE = 2.8
 #: Stands for zero rounds in a divisor.
 MIN_ROUNDS = 1e-9
 #: Elements of a thread in flight that pass through registers: with a single buffer, where a compiler stores some before
@@ -38,8 +35,6 @@ MAX_STAGED_IN_FLIGHT, MAX_HELD_IN_FLIGHT = 16.0, 64.0
 #: Loads of a thread in flight, its other registers as they are issued, and those of its products where registers are
 #: scarce, if reduction threads multiply. Kernels of 4 to 40 loads took 38 to 140 registers.
 MAX_LOADS_IN_FLIGHT, STREAMING_REGISTERS, RUNNING_REGISTERS = 20.0, 16.0, 20.0
-#: Power in which times of resources add up where reduction threads multiply: DRAM hides all others.
-STREAMED_OVERLAP = 6.0
 #: Lines that a warp's load of 16 bytes per thread fills, and the exponent of the time of more of them: products of
 #: 128,256 columns with 64 bytes of eight rows took 1.6 times as long.
 FILLED_LINES, SCATTERED_ROWS_POWER = 4.0, 0.35
@@ -74,7 +69,7 @@ def estimate_time(features: Features, found: Bound, target: Target, conflicts: C
         ),
         np.where(
             streamed,
-            STREAMED_OVERLAP,
+            costs.streamed_overlap,
             np.where(np.greater(features.tensor, 0), costs.mma_overlap, 1.0 + costs.overlap),
         ),
     )
@@ -101,7 +96,7 @@ def estimate_time(features: Features, found: Bound, target: Target, conflicts: C
         busy, exposed, barriers = (
             np.where(features.tiled > 0, n, x) for n, x in ((whole, busy), (0.0, exposed), (0.0, barriers))
         )
-    exposed = exposed + CLUSTER_EXCHANGE * target.dram_latency * np.ceil(waves) * features.exchanged / resident
+    exposed = exposed + costs.cluster_exchange * target.dram_latency * np.ceil(waves) * features.exchanged / resident
     joined = waves * features.joined * costs.joined / target.clock
     total = blocks * costs.block / target.clock + busy + exposed + barriers + joined + costs.fixed * target.dram_latency
     total = total * _copied_product_factor(features, costs) * _box_factor(features, waves, costs)
@@ -261,6 +256,7 @@ def _transfer_seconds(
     dram = dram + costs.again * lost * features.grid * features.again
     asked = np.maximum(features.bytes, features.fetched)
     through = (1.0 - costs.asked) * features.bytes + costs.asked * asked + features.stored
+    through = through + costs.torn * features.torn
     through = through + costs.unmoved * features.partial + costs.refetched * (1.0 - costs.asked) * features.missed
     return dram / (costs.dram * target.BW_global), blocks * through * target.NUM_SM / (costs.l2 * target.l2_bandwidth)
 
@@ -284,6 +280,8 @@ def _size_penalty(features: Features, costs: CostCoefficients) -> Count:
     more stages than most loops need, and on many loads of elements of a thread.
     """
     long = 1.0 + costs.long * np.maximum(0.0, np.log2(np.maximum(1.0, features.body / costs.cached_body)))
+    slots = np.maximum(1.0, features.functions / costs.cached_functions)
+    long = long + costs.functions * np.log2(slots)
     roomy = np.greater(features.registers, 128)
     asked = np.where(
         np.greater(features.min_blocks, 1), 0.002, np.where(np.equal(features.min_blocks, 1) == roomy, 0.0, 0.001)

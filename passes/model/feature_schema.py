@@ -73,6 +73,7 @@ class Features:
     alike: Count = _sum("multiply-adds of all threads that take a factor from a vector along the depth")
     thread_flops: Count = _sum("operations of one thread: `COMP_thread` of the paper")
     body: Count = _sum("operations of a thread's longest unrolled loop body")
+    functions: Count = _sum("issue slots of that body's operations that take several, as functions do")
     chain: Count = _sum("longest chain of dependent operations of a thread")
     decoding: Count = _sum("instructions of all threads for guards and flattened indices of direct loads")
     promoted: Count = _sum("issue slots of all threads, of `issue`, in which products wait for sums that are promoted")
@@ -98,6 +99,7 @@ class Features:
     boxed: Count = _sum("lines of shared memory that bulk copies bring")
     straddling: Count = _sum("such lines that begin within a sector of memory")
     shuffles: Count = _sum("words that warps pass between their lanes, an instruction each")
+    torn: Count = _sum("bytes of sectors that stores of warps touch and do not write, without matrix instructions")
     partial: Count = _sum("bytes of sectors that stores and direct loads of warps touch and do not move")
     # Traffic
     transactions: Count = _sum("transactions of `TRANS_global` elements")

@@ -167,6 +167,7 @@ def test_a_failing_case_affects_no_other(error: Exception, monkeypatch: pytest.M
     suite: Any = breadth.Breadth(options, None, None, None, [], FACTS)  # type: ignore[arg-type]
     found = tune_separately([row.case(graph_of(row)) for row in rows], suite.tune)
     assert found == ["a, 3", "no kernel", "c, 3", "d, 3", "e, 3"]
+    assert tune_separately([], suite.tune) == []  # of a part whose graphs could not be read
     suite.keep(suite._measure_case(0, rows[1].case(graph_of(rows[1])), Ready(None), found[1]))
     (row,) = json.loads((tmp_path / "rows.json").read_text())["rows"]
     assert (row["cuts_ms"], row["failure"]) == (None, "no kernel")

@@ -16,7 +16,7 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.ir.affine import Index, Indirect, Var, as_index, evaluate, floordiv, modulo
-from cuts.ir.expr import call
+from cuts.ir.expr import Read, call
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.ir.walk import reads
@@ -184,6 +184,37 @@ def test_tables_6_to_8_of_pooling_and_elementwise():
     assert counts.flops == 2 * 256
     assert counts.transactions == 2 * ceil(256 / H200.TRANS_global)
     assert counts.segments[0].loads == 2 * 4
+
+
+@pytest.mark.parametrize(("vector", "left"), [(1, 0), (2, 0), (4, 0), (8, 1), (16, 1)])
+def test_stores_of_long_vectors_leave_parts(vector: int, left: int) -> None:
+    """Lanes at steps of eight floats fill halves of sectors."""
+    group = pointwise(64, 4096)
+    row, column = group.segments[0].axes
+    for dims in ([((row,), 1, 1, 1), ((column,), 1024, vector, vector)], [((row, column), 2048, vector, vector)]):
+        tiles = tuple(TileDim(*dim) for dim in dims)
+        counts = features_of(group, Schedule((SegmentSchedule(tiles),)), H200)
+        assert float(counts.torn) == left * float(counts.stored)
+
+
+@pytest.mark.parametrize(("vector", "lines"), [(1, 1), (8, 1), (4, 1)])
+def test_vectors_across_rows_touch_no_more_lines(vector: int, lines: int) -> None:
+    """Lanes along a row touch its line alone."""
+    group = pointwise(64, 4096)
+    row, column = group.segments[0].axes
+    tiles = TileDim((row,), 8, 8, vector), TileDim((column,), 64, 1, 1)
+    counts = features_of(group, Schedule((SegmentSchedule(tiles),)), H200)
+    assert float(counts.lines) == 3 * 8 * 2 * lines
+
+
+def test_looked_up_columns_stay_in_their_row() -> None:
+    """Lanes of one row find at most its lines."""
+    i, j = Var("i", 300), Var("j", 128)
+    rows, columns = (Index(0, ((Indirect(t, (as_index(a),), e), 1),)) for t, a, e in (("r", i, 1000), ("c", j, 64)))
+    read = Read("x", (rows, columns))
+    cover = Cover.of(((i,), (j,)), (1, 32))
+    assert float(random_groups(read, (1000, 64), cover, 32)) <= 2
+    assert float(random_groups(read, (1000, 64), Cover.of(((i,), (j,)), (32, 1)), 32)) > 16
 
 
 def test_staged_halo_is_the_corrected_input_tile():

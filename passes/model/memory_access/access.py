@@ -8,7 +8,7 @@ from math import gcd, prod
 
 import numpy as np
 
-from ....ir import FloorDiv, FusedGroup, Read, Target, Var, as_index
+from ....ir import FloorDiv, FusedGroup, Read, Target, Var, as_index, variables
 from ...geometry import (
     Count,
     Cover,
@@ -204,24 +204,31 @@ def warp_lines(
     """
     loops = tuple(dict.fromkeys((*geometry.structure.loops, *place.rows)))
     lanes = target.warp_size
-    cover = geometry.once(("warp", lanes, loops), lambda: _warp_cover(geometry, lanes, loops, geometry.vector))
+    row = variables(read.indices[-1]) if read.indices else frozenset()
+    dims = zip(geometry.structure.dims, geometry.vector, strict=True)
+    vector = [v if geometry.structure.mma or dim[-1] in row else 1 for dim, v in dims]
+    cover = geometry.once(
+        ("warp", lanes, loops, row), lambda: _warp_cover(geometry, lanes, loops, vector, geometry.row_vector)
+    )
     found = segments_of(read, shape, cover, unit)
     if geometry.structure.exchanged and not is_scattered(read):  # interleaved components are neighbours, but no run
         return least(found, span(address_of(read.indices, tuple(shape)), cover.extents) // unit + 1)
     if not is_scattered(read):
         return found
     single = (1,) * len(geometry.vector)
-    cover = geometry.once(("lanes", lanes, loops), lambda: _warp_cover(geometry, lanes, loops, single))
+    cover = geometry.once(("lanes", lanes, loops), lambda: _warp_cover(geometry, lanes, loops, single, 1))
     return np.maximum(found, target.bounds.scattered_line * random_groups(read, shape, cover, unit))
 
 
-def _warp_cover(geometry: Geometry, warp_size: int, loops: Sequence[tuple[Var, ...]], vector: Sequence[Count]) -> Cover:
+def _warp_cover(
+    geometry: Geometry, warp_size: int, loops: Sequence[tuple[Var, ...]], vector: Sequence[Count], row_vector: Count
+) -> Cover:
     """Return the cover of one access of a warp, whose lanes may lie along any of some loops."""
     along = geometry.lanes_along(warp_size)
     cover = geometry.cover([a * v for a, v in zip(along, vector, strict=True)])
     if not geometry.structure.reduction_threads:
         return cover
-    row = least(warp_size, geometry.reduction_threads) * (geometry.row_vector if vector is geometry.vector else 1)
+    row = least(warp_size, geometry.reduction_threads) * row_vector
     return cover.join(Cover.of(loops, [row] * len(loops)))
 
 

@@ -30,6 +30,7 @@ from ...geometry import (
     ceil_div,
     least,
     places_of,
+    product,
     random_groups,
     runs_of,
     traffic_dim,
@@ -164,6 +165,8 @@ class Totals:
             if not (fused and node == expr):
                 self.add("issue", issue)
                 self.add("body", place.thread.dependent(used) * 1.0)
+                if work.issue > 1:
+                    self.add("functions", place.thread.dependent(used) * work.issue)
 
     def load(self, read: Read, place: EvaluationSite, geometry: Geometry, lattices: int = 1) -> None:
         """Count the loads of one read by every thread.
@@ -244,6 +247,22 @@ class Totals:
             sector = max(1, self.target.sector_bytes // kind.dtype.size)
             left = unmoved_elements(read, kind.steps, sector, geometry, self.target)
             self.add("partial", elements / vector * left * warps * kind.dtype.size)
+
+    def tear(self, write: Read, elements: Count, vector: Count, place: EvaluationSite, geometry: Geometry) -> None:
+        """Count the bytes of touched sectors that stores leave.
+
+        A thread stores `elements` elements with its warp. L2 takes each such sector as a whole.
+        """
+        if not self.target.lockstep or geometry.structure.mma:
+            return
+        kind, lanes = self.group.tensors[write.tensor], product(geometry.lanes_along(self.target.warp_size))
+        if place.rows:
+            lanes = lanes * least(self.target.warp_size, geometry.reduction_threads)
+        unit = max(1, self.target.sector_bytes // kind.dtype.size)
+        touched = warp_lines(write, kind.steps, unit, place, geometry, self.target)
+        left = least(touched, lanes * ceil_div(vector, unit)) * unit - lanes * vector
+        times = elements / vector * geometry.warps(self.target.warp_size)
+        self.add("torn", np.maximum(0.0, left) * times * kind.dtype.size)
 
     def block_traffic(self, read: Read, place: EvaluationSite, lattices: int = 1, left: Count = 1.0) -> Count:
         """Count a block's traffic for one read, and return its bytes.
