@@ -123,6 +123,11 @@ class ReductionSchedule:
     prefetch: int = 0
     tma: int = 0
 
+    @property
+    def is_direct(self) -> bool:
+        """Return whether threads read operands from memory: the loop has no barrier."""
+        return not self.staging and not self.mma
+
 
 @frozen(cache_hash=True)
 class SegmentSchedule:

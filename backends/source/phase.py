@@ -15,10 +15,8 @@ from typing import cast, get_args
 from attrs import define, field
 
 from ...ir import (
-    FUNCTIONS,
     Accumulate,
     AsyncCopy,
-    Convert,
     DfgNode,
     IndexNode,
     Initialise,
@@ -27,7 +25,6 @@ from ...ir import (
     Literal,
     Load,
     Mma,
-    Op,
     PackedLoad,
     Phase,
     RegisterRead,
@@ -52,14 +49,8 @@ from ...ir import (
 from .index_ctext import guard_text
 from .nodes import NodePrinter
 from .scope import KernelNames, Writer
+from .text_size import unroll_factor
 
-#: Limits of the unrolled statements of a scope: accumulations, instructions of other values, loads and stores, and
-#: asynchronous copies. A loop of 200 KB was ten times slower than its loads: instructions came from L2.
-_UNROLLED_OPERATIONS = 2048
-_UNROLLED_INSTRUCTIONS = 768
-_UNROLLED_MOVES = 160
-_UNROLLED_FETCHES = 32
-_MOVES = (Load, VectorLoad, Store, VectorStore, WideStore, AsyncCopy)
 _OFFSETS = (AsyncCopy, PackedLoad, LdMatrix)
 _ROOTS = get_args(Root)
 
@@ -172,25 +163,9 @@ class PhasePrinter:
         return along or any(var in self.boxes[node] for node in (*left, *found))
 
     def _unroll(self, nodes: Sequence[DfgNode], opened: tuple[Var, ...], var: Var) -> int:
-        """Return the unroll factor of a scope: compile time and register pressure grow superlinearly with its text."""
+        """Return the unroll factor of a scope."""
         sizes = {n: prod(v.extent for v in self._rest(n, opened)) for n in nodes}
-        operations = sum(size for n, size in sizes.items() if isinstance(n, (Accumulate, Mma)))
-        instructions = sum(size * self._instructions(n) for n, size in sizes.items())
-        moves = sum(
-            size // prod(v.extent for v in vector_axes(n)) for n, size in sizes.items() if isinstance(n, _MOVES)
-        )
-        limit = _UNROLLED_FETCHES if self.phase.kind == "fetch" else _UNROLLED_MOVES
-        limits = ((_UNROLLED_OPERATIONS, operations), (_UNROLLED_INSTRUCTIONS, instructions), (limit, moves))
-        times = min(var.extent, *(most * var.extent // max(1, count) for most, count in limits))
-        # A remainder is additional text; a factor with few divisors would leave a loop.
-        return next((n for n in range(times, times // 2, -1) if var.extent % n == 0), max(1, times))
-
-    def _instructions(self, node: DfgNode) -> int:
-        """Return about how many instructions a value takes; a product that is accumulated takes none of its own."""
-        if isinstance(node, Op):
-            multiplied = node.fn == "mul" and all(isinstance(u, Accumulate) for u in self.users.get(node, []))
-            return 0 if multiplied else FUNCTIONS[node.fn].issue
-        return int(isinstance(node, (Convert, Test, VectorLoad)))
+        return unroll_factor(var.extent, sizes, self.users, self.phase.kind == "fetch")
 
     def _meets(self, nodes: Sequence[DfgNode]) -> bool:
         """Return whether threads synchronise in some nodes."""

@@ -3,9 +3,12 @@
 Sizes, tiles and shared memory."""
 
 from .block_sums import (
+    DataEnd,
     ScatterBins,
     added_neighbours,
     bin_count,
+    data_end,
+    ending_guards,
     index_axes,
     is_scatter_only,
     part_place,
