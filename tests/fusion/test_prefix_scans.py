@@ -31,7 +31,7 @@ from cuts.tests.amounts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ..needs import needs_opencl
+from ..needs import needs_cuda, needs_opencl
 from .build import REGISTRY, graph, op
 
 
@@ -233,16 +233,28 @@ def test_states_of_own_elements_are_rows(name: str, states: int, spec: Spec) -> 
         np.testing.assert_array_equal(ours[output], expected[output])
 
 
-@needs_opencl
-@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.F64])
-@pytest.mark.parametrize("name", ["decayed", "two_states"])
-def test_one_kernel_walks_a_recurrence(name: str, dtype: DType, spec: Spec) -> None:
+def check_recurrence(spec: Spec, name: str, dtype: DType, device: str) -> None:
+    """Check the plan of a recurrence, whose rows are no whole blocks, on a device."""
     program = recurrence(spec, name, 45, 19, dtype)
     types = {t: program.tensors[t] for t in (*program.inputs, *program.outputs)}
     node = Node("n0", name, program.inputs, program.outputs, {})
     model = Graph("test", program.inputs, program.outputs, types, (node,))
-    plan = build_graph(model, spec, find_target("opencl"), CompileOptions())
+    plan = build_graph(model, spec, find_target(device), CompileOptions())
     assert len(plan.kernels) < 4 and all(result.ok for result in plan.verify())
+
+
+@needs_opencl
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.F64])
+@pytest.mark.parametrize("name", ["decayed", "two_states"])
+def test_one_kernel_walks_a_recurrence(name: str, dtype: DType, spec: Spec) -> None:
+    check_recurrence(spec, name, dtype, "opencl")
+
+
+@needs_cuda
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+@pytest.mark.parametrize("name", ["decayed", "two_states"])
+def test_a_gpu_walks_a_recurrence(name: str, dtype: DType, spec: Spec) -> None:
+    check_recurrence(spec, name, dtype, "cuda")
 
 
 @pytest.mark.parametrize("steps", [45, 64])
