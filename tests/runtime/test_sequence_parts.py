@@ -21,7 +21,9 @@ MIB = 1 << 20
 
 
 def plan_over(sizes: tuple[int, ...], launches: list[tuple[int, ...]], inputs: int, last: int = 0) -> PlacedPlan:
-    """Return a plan of launches that touch blocks of MiB; the `last` blocks are intermediates."""
+    """Return a plan of launches that touch blocks of MiB.
+
+    The `last` blocks are intermediates."""
     calls = tuple(KernelCall(n % 2, (tuple(map(BlockAddress, used)),)) for n, used in enumerate(launches))
     blocks = (0, 0, *(size * MIB for size in sizes))
     sequence = SequencePlan(blocks, 2, calls, tuple((n, 0) for n in range(len(calls))))
