@@ -16,8 +16,8 @@ from attrs import evolve, field, frozen
 
 from .affine import Guard, Index, Var, as_index, indirects, variables
 from .expr import Call, Cast, Expr, Read, find_interned, intern
+from .traversal import block_scales, expr_indirects, expr_variables, factors, reads, share
 from .types import TensorType
-from .walk import block_scales, expr_indirects, expr_variables, factors, reads, share
 
 #: Elements of a row that a scan combines: (whether the later ones, whether without the element itself).
 SCAN_MODES = {"upto": (False, False), "before": (False, True), "from": (True, False), "behind": (True, True)}

@@ -27,8 +27,8 @@ from .affine import Guard, Index, Indirect, Var, as_index, indirects, rename_ind
 from .expr import Call, Const, Expr, Read
 from .functions import COMBINERS, ONE_ARRIVAL
 from .source import Span
+from .traversal import factors, reads, rename_expr, substitute_expr, tensors_read
 from .types import TensorType
-from .walk import factors, reads, rename_expr, substitute_expr, tensors_read
 
 #: The largest `int`, and the largest one that an index may be added to.
 _LARGEST_INDEX, _LARGEST_SUMMAND = (1 << 31) - 1, 1 << 30

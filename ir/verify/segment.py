@@ -13,8 +13,8 @@ from ..errors import VerifyError, quote, raise_all
 from ..expr import dtype_of
 from ..functions import VALUE_COMBINERS
 from ..segment import SCAN_MODES, SORT_ORDERS, FusedGroup, Output, Reduction, Segment
+from ..traversal import AddressedElement, addressed_elements, expr_indirects, expr_variables, reads, tensors_read
 from ..types import DType
-from ..walk import AddressedElement, elements, expr_indirects, expr_variables, reads, tensors_read
 from .program import bounds_problems, mixed_types
 
 Part: TypeAlias = Reduction | Output
@@ -179,7 +179,7 @@ def check_reads_in_bounds(group: FusedGroup) -> Iterator[VerifyError]:
     for where, segment, part in _named_parts(group):
         own = {r.name for r in segment.reductions}
         outer = part.guards if isinstance(part, Output) else ()
-        for element in elements(part.body):
+        for element in addressed_elements(part.body):
             if element.tensor in group.tensors and element.tensor not in own:
                 guarded = AddressedElement(element.tensor, element.indices, (*element.guards, *outer))
                 yield from bounds_problems(f"{where}: {quote(element.tensor)}", group.tensors[element.tensor], guarded)

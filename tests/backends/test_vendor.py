@@ -23,7 +23,7 @@ from cuts.ir.errors import BackendError, CutsWarning
 from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup
 from cuts.runtime.fallback_kernels import use_fallback_kernels
-from cuts.runtime.files.plan_file import load_plan, save_plan
+from cuts.runtime.files import load_plan, save_plan
 from cuts.runtime.plan import Plan, check_plan, make_plan
 from cuts.runtime.session import Session
 from cuts.search.library_routines import SubstituteRoutine

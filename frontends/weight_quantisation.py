@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, TypeAlias
 
 import numpy as np
-from attrs import evolve, frozen
+from attrs import evolve
 
 from ..ir import (
     Array,
@@ -29,7 +28,6 @@ from ..ir import (
     Read,
     Statement,
     TensorType,
-    UsageError,
     Var,
     as_dtype,
     factors,
@@ -39,41 +37,10 @@ from ..ir import (
     sums_products,
 )
 from ..ops.language import Instances
+from .weight_formats import WeightFormat
 
-WeightsName: TypeAlias = Literal["int8", "int4", "fp8"]
 #: Fewest elements of a weight: smaller constants cost nothing.
 MIN_ELEMENTS = 1 << 10
-
-
-@frozen
-class WeightFormat:
-    """Numbers of quantised weights.
-
-    They have an element type, a largest one, and the length of a group that has a scale (0: a channel).
-    """
-
-    name: WeightsName
-    dtype: DType
-    largest: float
-    group: int = 0
-
-
-_ROWS = (
-    WeightFormat("int8", DType.I8, 127.0),
-    WeightFormat("int4", DType.I8, 7.0, 128),
-    WeightFormat("fp8", DType.F8E4M3, 448.0),
-)
-WEIGHT_FORMATS: Mapping[str, WeightFormat] = {row.name: row for row in _ROWS}
-
-
-def find_weight_format(name: str) -> WeightFormat:
-    """Return a format by its name.
-
-    Raises `UsageError` for an unknown name.
-    """
-    if name not in WEIGHT_FORMATS:
-        raise UsageError(f"unknown weights '{name}'", hint=f"weights are: {', '.join(WEIGHT_FORMATS)}")
-    return WEIGHT_FORMATS[name]
 
 
 def quantise_weights(graph: Graph, instances: Instances, format_: WeightFormat) -> Graph:
