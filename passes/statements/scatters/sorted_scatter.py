@@ -59,7 +59,8 @@ CHUNK_BITS = 7
 def _sortable_rows(match: Match) -> ScatterRows | None:
     """Return the rows of a scatter of floats whose places are worth a sort."""
     statement, type_ = match.root, match.index.types[match.root.target]
-    rows = ScatterRows.looked_up(statement, type_) if type_.dtype.is_float else None
+    plain = type_.dtype.is_float and statement.combine is None
+    rows = ScatterRows.looked_up(statement, type_) if plain else None
     if rows is None:
         return None
     width = type_.size // max(1, prod(rows.extents))
