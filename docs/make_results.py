@@ -232,7 +232,7 @@ def paper_tables(known: Circumstances, *_: str) -> Iterator[str]:
     """Yield the documents' tables that have rows of their own."""
     for document in DOCUMENTS:
         for table in tables_of(document).values():
-            if not table.command and (rows := read_table(document, table)):
+            if table.path(document).parent.name == "paper" and (rows := read_table(document, table)):
                 numbers = known.numbers(rows)
                 head = f"`{document} --table {table.number}`: {table.title} (circumstances: {numbers})."
                 yield f"{wrap_text(head)}\n\n{table.text(rows)}"

@@ -44,7 +44,7 @@ from .atomics import print_atomic_update
 from .ctext import call_text, number_text
 from .dialect import BEGINS, HELD_ROWS, OF_SUMS
 from .index_ctext import guard_text, index_text
-from .lanes import LaneCombination, LaneRadix, LaneScan, LaneSelect, LaneSort
+from .lanes import LaneCombination, LaneScan, LaneSelect, LaneSort, radix_printer
 from .values import ValuePrinter
 
 
@@ -287,7 +287,7 @@ class NodePrinter(ValuePrinter):
             if node.ranks:
                 LaneSelect(sort, self.names, self.out).print()
             elif sorts_by_radix(sort.count, node.threads):
-                LaneRadix(sort, self.names, self.out).print()
+                radix_printer(sort, self.names, self.out).print()
             else:
                 sort.print()
         elif node.along:

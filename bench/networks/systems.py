@@ -13,6 +13,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import prod
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -100,11 +101,11 @@ class ModelCase:
         return self._known["wanted"]
 
 
-def time_untuned(case: ModelCase) -> Row:
+def time_untuned(case: ModelCase, mode: Mode = "mixed") -> Row:
     """Time the cost model's plan, without measurements, earlier searches or packs."""
     start, spec, target = perf_counter(), load_spec([]), find_target("cuda")
     graph = load_model(case.program, spec, None, ())
-    compiled = compile_model(graph, spec, target, case.options)
+    compiled = compile_model(graph, spec, target, evolve(case.options, mode=mode))
     plan = plan_of(compiled, graph, spec, target, case.workload.precision)
     return {**_time_plan(case, plan), "seconds": perf_counter() - start}
 
@@ -252,6 +253,8 @@ def _compile_system(**options: Any) -> Callable[[ModelCase], Row]:
 
 #: Budgets at which the plans of a search are compared.
 CURVE = (10, 30, 60, 120, 300)
+#: Modes in which the cost model's plan is timed, besides Algorithm 1.
+UNTUNED_MODES: tuple[Mode, ...] = ("fusion", "no-fusion")
 #: Order of measurement, by importance.
 SYSTEMS: Mapping[str, System] = {
     "cuts mixed": System(lambda case: ours(case, "mixed"), least=15.0, search=None, training=40.0),
@@ -259,6 +262,7 @@ SYSTEMS: Mapping[str, System] = {
     "torch.compile": System(_compile_system(), training=110.0),
     "reduce-overhead": System(_compile_system(mode="reduce-overhead")),
     "cuts untuned": System(time_untuned),
+    **{f"cuts untuned {mode}": System(partial(time_untuned, mode=mode)) for mode in UNTUNED_MODES},
     "cuts fusion": System(lambda case: ours(case, "fusion"), search=None),
     "cuts no-fusion": System(lambda case: ours(case, "no-fusion"), search=None),
     "cuts door": System(by_door, search=None, training=40.0),

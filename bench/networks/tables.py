@@ -19,6 +19,9 @@ from .models import APPLICATIONS, Task
 from .systems import CURVE_SYSTEMS, OURS, PEERS, SYSTEMS
 
 TASKS: tuple[Task, ...] = ("inference", "training")
+#: Our contenders of Tables 11 and 12, and our columns of Figure 5.
+WINNERS = (OURS[0], "cuts untuned")
+FIGURE_5 = ("cuts untuned no-fusion", "cuts untuned fusion", "cuts untuned", OURS[0])
 KINDS = {model.name: model.kind for model in APPLICATIONS}
 
 
@@ -41,14 +44,14 @@ def times_table(rows: Sequence[Row], note: Callable[[Iterable[Row]], str] = lamb
 def winners(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
     """Return each system's number of won workloads (Tables 11 and 12).
 
-    They are counted by kind of model in inference, and in training. Only the workloads count that `cuts mixed` and a
-    peer ran.
+    They are counted by kind of model in inference, and in training. Only the workloads count that `cuts mixed`, or the
+    plan without measurements, and a peer ran.
     """
     found: dict[str, dict[str, int]] = {}
     for (model, task, _), each in measured_rows(rows).items():
-        if not _is_comparable(each):
+        contenders = {name: row["ms"] for name, row in each.items() if name in (*WINNERS, *PEERS)}
+        if not contenders.keys() & {*WINNERS} or not contenders.keys() & {*PEERS}:
             continue
-        contenders = {name: row["ms"] for name, row in each.items() if name == OURS[0] or name in PEERS}
         best = min(contenders, key=lambda name: contenders[name])
         of_kind = found.setdefault(KINDS[model] if task == "inference" else task, {})
         of_kind[best] = of_kind.get(best, 0) + 1
@@ -62,11 +65,29 @@ def _is_comparable(each: Mapping[str, Row]) -> bool:
 def winners_table(rows: Sequence[Row]) -> str:
     """Return the table of the workloads that each system wins."""
     found = winners(rows)
-    names = [OURS[0], *(p for p in PEERS if any(row["system"] == p for row in rows))]
+    there = {row["system"] for row in rows}
+    names = [OURS[0], *(name for name in (*WINNERS[1:], *PEERS) if name in there)]
     kinds = ("CNN", "RNN", "MLP", *(["training"] if "training" in found else []))
     lines = [[kind, *(found.get(kind, {}).get(name, 0) for name in names)] for kind in kinds]
     totals = [sum(of_kind.get(name, 0) for of_kind in found.values()) for name in names]
     return markdown_table(["kind", *names], [*lines, ["all", *totals]])
+
+
+def figure_5(rows: Sequence[Row]) -> str:
+    """Return speed-ups over graphed PyTorch, by mode and peer."""
+    measured = {key: each for key, each in measured_rows(rows).items() if "PyTorch" in each}
+    found = {key: {n: each["PyTorch"]["ms"] / row["ms"] for n, row in each.items()} for key, each in measured.items()}
+    found = {key: each for key, each in found.items() if each.keys() & {*FIGURE_5}}
+    names = [name for name in (*FIGURE_5, *PEERS[1:]) if any(name in each for each in found.values())]
+    lines: list[list[object]] = []
+    for (model, task, batch), each in found.items():
+        label = f"{model} b{batch}{' training' if task == 'training' else ''}"
+        lines.append([label, *(f"{each[name]:.2f}" if name in each else None for name in names)])
+    shared = [each for each in found.values() if each.keys() >= {*FIGURE_5[:3]}]
+    means = [geometric_mean(each[name] for each in shared) if shared else None for name in FIGURE_5[:3]]
+    cells = [None if mean is None else f"{mean:.2f}" for mean in means]
+    lines.append([f"geometric mean of {len(shared)}", *cells, *(None for _ in names[3:])])
+    return markdown_table(["workload", *names], lines)
 
 
 def speedups(rows: Sequence[Row], task: Task = "inference") -> dict[str, tuple[float, int]]:
@@ -167,6 +188,8 @@ def all_tables(rows: Sequence[Row], note: Callable[[Iterable[Row]], str] = lambd
             yield f"Geometric means of speed-ups over PyTorch in {task} (number of workloads): {text}."
     if any(map(_is_comparable, found.values())):
         yield f"Workloads that each system wins (Tables 11 and 12 of DeepCuts):\n\n{winners_table(rows)}"
+    if any(FIGURE_5[0] in each for each in found.values()):
+        yield f"Speed-ups over graphed PyTorch by mode (Figure 5 of DeepCuts):\n\n{figure_5(rows)}"
     curve, mean = anytime(rows)
     if curve:
         yield f"Milliseconds by budget:\n\n{curve}"

@@ -3,18 +3,19 @@
 It is made in DeepCuts, section 4.3, for the top 1 % of more than 100,000 points. Each recorded space
 (`bench/results/spaces`) has about 2,000 timed points, which later versions have too. A model orders them; regret is the
 best time among its top share over the best time of all. `kept` counts recorded points within the top 1 % of the *whole*
-space by PUL.
+space by PUL. The spaces of a second table have every legal point of the paper's parameters, so that no choice of points
+favours a model (`bench/results/spaces/whole`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import ceil, inf
-from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
+from attrs import frozen
 from cuts.bench.operators.cases import listed_cases
 from cuts.bench.tools.markdown import markdown_table
 from cuts.bench.tools.recorded_domain import RecordedDomain, domain_of
@@ -31,16 +32,6 @@ MODELS = ("pul-printed", "pul", "bound", "cost model")
 #: Shares of the recorded points whose regret is looked at.
 SHARES = (1.0, 5.0)
 Array = np.ndarray[Any, Any]
-
-
-def recorded_files() -> tuple[Path, ...]:
-    """Return the files of recorded spaces."""
-    return tuple(sorted((RESULTS / "spaces").glob("*.json.gz")))
-
-
-def space_names() -> tuple[str, ...]:
-    """Return the names of the rows: those of the files."""
-    return tuple(path.name.removesuffix(".json.gz") for path in recorded_files())
 
 
 def model_scores(domain: RecordedDomain) -> dict[str, Array]:
@@ -95,15 +86,20 @@ def _ranks(values: Array) -> Array:
     return np.asarray((ends - (counts - 1) / 2.0)[inverse])
 
 
-def claim_fields(space: RecordedSpace) -> dict[str, Any]:
-    """Return the fields of a space's row."""
-    case = next(c for c in listed_cases("strategies") if f"{c.kind} {c.name}" == space.label)
+def claim_fields(space: RecordedSpace, cases: str) -> dict[str, Any]:
+    """Return the fields of a space's row.
+
+    `cases` is the list of `cases.toml` that has its case.
+    """
+    case = next(c for c in listed_cases(cases) if f"{c.kind} {c.name}" == space.label)
     domain = domain_of(space)
     seconds = np.asarray([domain.seconds[place_of(p)] for p in domain.points])
     ran = np.isfinite(seconds)
     times, models = seconds[ran], {name: values[ran] for name, values in model_scores(domain).items()}
     best, group, target = int(times.argmin()), domain.space.group, domain.space.target
     limits = {name: least_pul(group, target, Pruning(name, 1.0)) for name in ("pul-printed", "pul")}
+    if cases == "whole":  # the recorded points are the space
+        limits = {name: -np.sort(models[name])[ceil(len(times) / 100) - 1] for name in limits}
     whole = {name: -models[name] >= least for name, least in limits.items()}
     return {
         "precision": case.precision, "space": float(domain.space.size), "points": int(ran.sum()),
@@ -116,13 +112,32 @@ def claim_fields(space: RecordedSpace) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def make_rows(request: TableRequest) -> Iterator[Row]:
-    """Yield the row of each requested space."""
-    for path in recorded_files():
-        name = path.name.removesuffix(".json.gz")
-        if name in request.names:
-            (space,) = read_spaces(path)
-            yield row_of("claim", name, space.machine["target"], claim_fields(space), request.commit)
+@frozen
+class SpaceTable:
+    """Table of the recorded spaces in a folder of `bench/results`.
+
+    A list of `cases.toml` names their cases.
+    """
+
+    number: str
+    folder: str
+    cases: str
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the rows: those of the files."""
+        return tuple(sorted(path.name.removesuffix(".json.gz") for path in (RESULTS / self.folder).glob("*.json.gz")))
+
+    def make_rows(self, request: TableRequest) -> Iterator[Row]:
+        """Yield the row of each requested space."""
+        for name in request.names:
+            (space,) = read_spaces(RESULTS / self.folder / f"{name}.json.gz")
+            yield row_of(self.number, name, space.machine["target"], claim_fields(space, self.cases), request.commit)
+
+
+RECORDED_SPACES, WHOLE_SPACES = (
+    SpaceTable("claim", "spaces", "strategies"),
+    SpaceTable("whole", "spaces/whole", "whole"),
+)
 
 
 def table(rows: Sequence[Row]) -> str:

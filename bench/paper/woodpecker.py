@@ -3,6 +3,7 @@
 Table 1 has searches without the cost model on the paper's five convolutions, 40 kernels each, so that no device is
 needed. `ppo-printed` is section 2.4 as printed, `ppo-stepwise` the same search with the weights of `ppo`, whose action
 is a whole configuration; `genetic-printed` is section 2.3. The other table has all strategies on all recorded spaces.
+Figure 2b and section 3.4 are ResNet-18 beside cuDNN, PyTorch and its compiler.
 """
 
 from __future__ import annotations
@@ -71,10 +72,45 @@ def _cells(values: Sequence[Sequence[float]]) -> list[str]:
     return [", ".join(f"{100 * each:.0f} %" for each in pair) for pair in values]
 
 
+def convolutions_text(rows: Sequence[Row]) -> str:
+    """Return times of convolutions beside cuDNN and PyTorch."""
+    speeds = [min(row["peers"].values()) / row["cuts_ms"] for row in rows]
+    lines: list[list[object]] = [
+        [row["name"], *(f"{1e3 * ms:.1f}" for ms in (row["cuts_ms"], row["peers"]["cudnn"], row["peers"]["torch"])),
+         f"{speed:.2f}"] for row, speed in zip(rows, speeds, strict=True)
+    ]  # fmt: skip
+    if speeds:
+        lines.append(["mean, greatest", None, None, None, f"{np.mean(speeds):.2f}, {max(speeds):.2f}"])
+    return markdown_table(["convolution", "cuts, us", "cuDNN, us", "PyTorch, us", "speed"], lines)
+
+
+def end_to_end_text(rows: Sequence[Row]) -> str:
+    """Return milliseconds of ResNet-18, the fastest first."""
+    own = sorted((row for row in rows if row.get("model") == RESNET_18 and "ms" in row), key=lambda row: row["ms"])
+    lines = [[row["system"], f"{row['ms']:.3f}", row.get("launches"), f"{row['error']:.0e}"] for row in own]
+    return markdown_table(["system", "ms", "launches", "error"], lines)
+
+
+#: Network of section 3.4, at batch 1.
+RESNET_18 = "torchvision.resnet18"
 PRINTED_SEARCHES = ("random", "genetic-printed", "ppo-printed", "ppo-stepwise", "ppo")
 TABLE_1 = StrategyTable("1", "conv-table-1-", PRINTED_SEARCHES, 3, (20, 40), aided=False)
 EVERY = StrategyTable("strategies", "", tuple(STRATEGIES), 3, (5, 10, 20, 40, 100), aided=True)
 TABLES = (
     PaperTable("1", "regret of searches without the cost model", TABLE_1.text, TABLE_1.names, TABLE_1.make_rows),
+    PaperTable(
+        "figure-2b",
+        "convolutions of ResNet-18, batch 1, fp32, choices of the cost model",
+        convolutions_text,
+        command="python -m cuts.bench ops --class conv --batch 1 --budget 0 --only resnet18 --out "
+        "bench/results/paper/woodpecker-figure-2b.json",
+    ),
+    PaperTable(
+        "3.4",
+        "ResNet-18 end to end, batch 1, fp32",
+        end_to_end_text,
+        file="evaluation.json",
+        command=f"python -m cuts.bench networks --only {RESNET_18}:1",
+    ),
     PaperTable("strategies", "regret of all strategies on all spaces", EVERY.text, EVERY.names, EVERY.make_rows),
 )

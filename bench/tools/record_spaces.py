@@ -2,6 +2,7 @@
 
     python -m cuts.bench spaces --out spaces --limit 150
     python -m cuts.bench spaces --out spaces --only memory --points 2050
+    python -m cuts.bench spaces --out spaces --whole              # every legal point of three small spaces
 
 Each space is a file with the version that recorded it. A call leaves out the operations with a whole recording, and
 those without legal points.
@@ -22,7 +23,7 @@ from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.bench.operators.cases import listed_cases
 from cuts.bench.operators.tuning import task_of
-from cuts.bench.tools.recording import SERVICE, PoolRecorder
+from cuts.bench.tools.recording import SERVICE, WHOLE_SERVICE, PoolRecorder
 from cuts.bench.tools.records import circumstances
 from cuts.ir.machine import Target
 from cuts.search.building.workers import Workers
@@ -41,7 +42,7 @@ def file_of(folder: Path, name: str) -> Path:
 
 def missing(target: Target, options: argparse.Namespace) -> list[TuningTask]:
     """Return requested operations without a whole recording."""
-    every = [task_of(case, target) for case in listed_cases("strategies")]
+    every = [task_of(case, target) for case in listed_cases("whole" if options.whole else "strategies")]
     wanted = [p for p in every if not options.only or any(text in p.label for text in options.only)]
     files = {p.label: file_of(options.out, p.label) for p in wanted}
     return [p for p in wanted if not (files[p.label].exists() and read_spaces(files[p.label])[0].whole)]
@@ -49,8 +50,9 @@ def missing(target: Target, options: argparse.Namespace) -> list[TuningTask]:
 
 def record(problems: Sequence[TuningTask], target: Target, options: argparse.Namespace) -> int:
     """Record operations within the time limit; return the exit code."""
+    service = WHOLE_SERVICE if options.whole else SERVICE
     executor = SearchExecutor(
-        Database(None), lambda: Workers(options.jobs, SERVICE), lambda: DeviceBench(target), budget=options.limit
+        Database(None), lambda: Workers(options.jobs, service), lambda: DeviceBench(target), budget=options.limit
     )
     begin, timed, found = time.monotonic(), 0, circumstances("", options.commit)
     version = {"commit": str(found["commit"]), "lowering": str(found["sources"])}
@@ -81,6 +83,7 @@ def main() -> int:
     parser.add_argument("--target", default="cuda")
     parser.add_argument("--only", nargs="*", default=[], metavar="TEXT", help="spaces whose name contains one of these")
     parser.add_argument("--commit", default="", help="the version in the records, where there is no git")
+    parser.add_argument("--whole", action="store_true", help="every point of small spaces, and code of any length")
     parser.add_argument("--points", type=int, default=1300, help="points of each pool that run")
     parser.add_argument("--limit", type=float, default=150.0, metavar="SECONDS")
     parser.add_argument("--jobs", type=int, help="processes that compile; as many as cores")

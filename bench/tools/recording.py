@@ -2,7 +2,8 @@
 
 Strategies can then be compared without a device. A pool has random legal points and those that a search visits first:
 the cost model's best, and their neighbours, each schedule once. The order depends on the space and a seed only, not on
-any time. Kernels with long unrolled code are not compiled.
+any time. Kernels with long unrolled code are not compiled. A *whole* pool has every legal point of a small space, that
+of the DeepCuts paper where operands are staged (Table 4).
 """
 
 from __future__ import annotations
@@ -11,10 +12,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from math import inf
 
+import numpy as np
 from attrs import asdict, define, evolve, field, filters
 from cuts.backends.source import unrolled_statements
 from cuts.ir import CoreCoefficients, CostCoefficients, CutsError, Pruning, Schedule
-from cuts.passes.schedule import Point, Space, best_points, candidate_of, make_space, neighbours
+from cuts.passes.geometry import ScheduleParameter, ScheduleTemplate
+from cuts.passes.schedule import (
+    Point,
+    Space,
+    best_points,
+    candidate_of,
+    columns_of,
+    evaluate,
+    make_space,
+    neighbours,
+)
 from cuts.search.analysis.sweeps import CandidateList
 from cuts.search.building.factory import DRAW_LIMIT, BuildResult, ScoredCandidate, Worker, compile_candidate
 from cuts.search.building.workers import JobResult
@@ -38,7 +50,7 @@ NUM_PARENTS = 24
 MAX_DRAWS = 4
 #: Largest number of unrolled statements of a compiled kernel; the outcome of longer ones is `LONG_OUTCOME`.
 MAX_STATEMENTS, LONG_OUTCOME = 2500, "long"
-SERVICE = "cuts.bench.tools.recording:RecordingWorker"
+SERVICE, WHOLE_SERVICE = (f"cuts.bench.tools.recording:{name}Worker" for name in ("Recording", "WholeSpace"))
 
 
 class RecordingWorker(Worker):
@@ -51,6 +63,53 @@ class RecordingWorker(Worker):
     def pool(self, problem: TuningTask, pruning: Pruning, count: int, seed: int) -> list[ScoredCandidate]:
         """Return the points of a task's pool."""
         return pool(problem, pruning, count, seed)
+
+
+class WholeSpaceWorker(Worker):
+    """Worker whose pools are whole spaces; it compiles code of any length."""
+
+    def pool(self, problem: TuningTask, pruning: Pruning, count: int, seed: int) -> list[ScoredCandidate]:
+        """Return every point of a small space, in a random order."""
+        space = make_space(problem.form, problem.target)
+        points = list(paper_points(space))
+        order = np.random.default_rng(seed).permutation(len(points))
+        return list(_distinct(space, (points[k] for k in order), set()))
+
+
+def paper_points(space: Space) -> Iterator[Point]:
+    """Yield a group's legal points with the parameters of DeepCuts.
+
+    Those are Tables 3 and 4: tile sizes are powers of two, all operands are staged in their natural order, the first
+    reduced axis (channels) is divided and the others are whole, and code is the *normal* variant. A group that stages
+    nothing has its whole space.
+    """
+    staged = [k for k, template in enumerate(space.templates) if _is_staged_whole(template)]
+    separate = max(staged, key=lambda k: len(space.templates[k].parameters), default=None)
+    for k in range(len(space.templates)) if separate is None else (separate,):
+        template = space.templates[k]
+        kept = [range(len(p.values)) if separate is None else _paper_values(p) for p in template.parameters]
+        table = np.stack([each.reshape(-1) for each in np.meshgrid(*kept, indexing="ij")], axis=1)
+        legal = evaluate(space, template, columns_of(template, table), 0).legal
+        yield from (Point(0.0, k, tuple(map(int, row))) for row in table[legal])
+
+
+def _is_staged_whole(template: ScheduleTemplate) -> bool:
+    """Return whether threads with own reductions read all operands from shared memory."""
+    segments = template.segments
+    return all(any(s.staged) and not s.mma and not s.reduction_threads for s in segments) and all(
+        set(staged) >= {0, 1} for s in segments for staged in s.staged
+    )
+
+
+def _paper_values(parameter: ScheduleParameter) -> list[int]:
+    """Return the positions of the values of a parameter that the paper's space has."""
+    values, own = parameter.values, parameter.names[0].rpartition(".")[2]
+    if len(parameter.names) == 3:  # threads, thread tile, vector: the widest vector of each tile
+        widest = {value[:2]: position for position, value in sorted(enumerate(values), key=lambda each: each[1])}
+        return sorted(position for (_, tile), position in widest.items() if tile & (tile - 1) == 0)
+    if own == "c0":
+        return list(range(len(values)))
+    return [len(values) - 1 if own.startswith("c") and own[1:].isdigit() else 0]
 
 
 def build_unless_long(problem: TuningTask, schedule: Schedule) -> BuildResult:

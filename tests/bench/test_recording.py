@@ -11,10 +11,12 @@ from cuts.bench.tools.recording import (
     LONG_OUTCOME,
     PoolRecorder,
     build_unless_long,
+    paper_points,
     pool,
 )
 from cuts.ir import BOUND_PRUNING
 from cuts.ir.compiled import KernelFunction
+from cuts.passes.schedule import candidate_of, make_space
 from cuts.search.building.factory import BuildResult
 from cuts.search.building.workers import JobResult
 from cuts.search.database import Database
@@ -56,6 +58,21 @@ def test_pool_has_each_schedule_once_and_is_deterministic(size: int, count: int)
     texts = [schedule_text(s.candidate.schedule) for s in scored]
     assert len(texts) == len(set(texts)) == count
     assert texts == [schedule_text(s.candidate.schedule) for s in pool(problem_of(size), BOUND_PRUNING, count, seed=0)]
+
+
+def test_whole_space_has_the_papers_parameters() -> None:
+    """Tiles are powers of two; operands are staged in one stage."""
+    problem = problem_of(8)
+    space = make_space(problem.form, problem.target)
+    points = list(paper_points(space))
+    assert len({(p.structure, p.places) for p in points}) == len(points) > 100
+    for point in points[::29]:
+        ((segment,), raster) = (schedule := candidate_of(space, point).schedule).segments, schedule.raster
+        (reduction,) = segment.reductions
+        assert raster == reduction.stages == segment.reduction_threads == 1
+        assert {s.operand for s in reduction.staging} == {0, 1}
+        assert all(s.order == () and s.pad == 0 for s in reduction.staging)
+        assert all(dim.thread & (dim.thread - 1) == 0 for dim in segment.dims)
 
 
 def test_failures_are_points_of_their_space() -> None:

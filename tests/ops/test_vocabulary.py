@@ -165,6 +165,10 @@ def test_octave_convolution_is_two_kernels_at_most(target: str) -> None:
         assert len(build(graph_of("octave_conv", OCTAVE, 2), target=target).kernels) <= 2  # GPUs may launch both as one
 
 
+def test_octave_convolution_is_one_launch_on_gpus() -> None:
+    assert build(graph_of("octave_conv", OCTAVE, 2), target="cuda:h200").plan.launch_count == 1
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_dropout_depends_on_the_seed_alone(target: str) -> None:
     x = np.ones((64, 64), np.float32)

@@ -28,7 +28,7 @@ from .instruction_text import (
     matrix_load_helpers,
 )
 from .mma_text import emulations, instructions
-from .shared_helpers import byte_packs, index_helpers, ordering_helpers, reinterpretations
+from .shared_helpers import byte_packs, index_helpers, ordering_helpers, reinterpretations, vote_helpers
 from .special_functions import half_functions
 from .vectors import CUDA_VECTORS, OPENCL_VECTORS
 from .warpgroup_text import (
@@ -116,6 +116,7 @@ _CUDA_HELPERS = (
         "__uint_as_float(__float_as_uint(x) & 0xffffe000u) : x; }",
         "cuts_pack_f32": f"{_DEVICE} unsigned cuts_pack_f32(float x) {{ return __float_as_uint(x); }}",
         **ordering_helpers(_DEVICE, _CUDA_TYPES),
+        **vote_helpers(_DEVICE),
         **byte_packs(_DEVICE, "unsigned"),
         **reinterpretations(
             _DEVICE, _CUDA_TYPES, ("__float_as_int", "__int_as_float", "__double_as_longlong", "__longlong_as_double")
