@@ -1,13 +1,15 @@
 """Quantises weights by rounding to nearest, by channel or group.
 
-    const %w: f32[4096, 512]                       const %w.int4: i8[4096, 512], %w.scale: f32[32, 512]
-    %y = matmul(%x, %w)                     ->     %w = dequantize(%w.int4, %w.scale) {axis = 0, block = 128}
+    const %w: f32[4096, 512]                       const %w.int4: i8[512, 4096], %w.scale: f32[512, 32]
+    %y = matmul(%x, %w)                     ->     %w.stored = dequantize(%w.int4, %w.scale) {axis = 1, block = 128}
+                                                   %w = transpose(%w.stored) {perm = [1, 0]}
                                                    %y = matmul(%x, %w)
 
 A weight is a constant of floats that a sum of products reads at plain axes, some of them reduced. Scales are positive
-and symmetric: the number of largest size in a channel or group becomes the largest of the format. The compiler keeps
-the integers packed (`passes.packing`). The graph is in canonical form, so that weights are read where they lie, or
-through a transposition of a constant, which is quantised with its dims in the new order.
+and symmetric: the number of largest size in a channel or group becomes the largest of the format. Reduced dims lie
+innermost, so that threads that share a sum read neighbours. The compiler keeps the integers packed
+(`passes.packing`). The graph is in canonical form, so that weights are read where they lie, or through a transposition
+of a constant.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ from .weight_formats import WeightFormat
 
 #: Fewest elements of a weight: smaller constants cost nothing.
 MIN_ELEMENTS = 1 << 10
+#: Elements that are rounded at once: they stay in the caches.
+ELEMENTS_AT_ONCE = 1 << 17
 
 
 def quantise_weights(graph: Graph, instances: Instances, format_: WeightFormat) -> Graph:
@@ -60,8 +64,10 @@ def quantise_weights(graph: Graph, instances: Instances, format_: WeightFormat) 
     names = {node.name for node in graph.nodes}
     nodes: list[Node] = []
     for value, reduced in wanted.items():
-        axis, block = _blocks(types[value].shape, reduced, format_.group)
-        numbers, scale = quantise_array(constants.pop(value), format_, axis, block, types[value].dtype)
+        order = tuple(sorted(range(len(types[value].shape)), key=lambda dim: (dim in reduced, dim)))
+        weight = constants.pop(value).transpose(order)
+        axis, block = _blocks(weight.shape, range(len(order) - len(reduced), len(order)), format_.group)
+        numbers, scale = quantise_array(weight, format_, axis, block, types[value].dtype)
         inputs = []
         for array, suffix in ((numbers, format_.name), (scale, "scale")):
             name = fresh_name(types, f"{value}.{suffix}")
@@ -70,7 +76,13 @@ def quantise_weights(graph: Graph, instances: Instances, format_: WeightFormat) 
             inputs.append(name)
         node = fresh_name(names, f"{value}.dequantize")
         names.add(node)
-        nodes.append(Node(node, "dequantize", tuple(inputs), (value,), {"axis": axis, "block": block}))
+        stored = value if order == tuple(sorted(order)) else fresh_name(types, f"{value}.stored")
+        types[stored] = TensorType(types[value].dtype, weight.shape)
+        nodes.append(Node(node, "dequantize", tuple(inputs), (stored,), {"axis": axis, "block": block}))
+        if stored != value:
+            turn = fresh_name(names, f"{value}.turn")
+            names.add(turn)
+            nodes.append(Node(turn, "transpose", (stored,), (value,), {"perm": tuple(map(order.index, sorted(order)))}))
     return live_graph(evolve(graph, nodes=(*nodes, *left), constants=constants, types=types))
 
 
@@ -98,8 +110,14 @@ def _turned_constants(graph: Graph, instances: Instances) -> Iterator[tuple[str,
 def quantise_array(weight: Array, format_: WeightFormat, axis: int, block: int, dtype: DType) -> tuple[Array, Array]:
     """Return the numbers of a weight and their scales.
 
-    Each block along an axis has a scale; `dtype` is the type of the scales.
+    Each block along an axis has a scale; `dtype` is the type of the scales. A large weight is taken by rows, as its
+    elements are computed in f64.
     """
+    if axis and weight.size > len(weight) > 1 and weight.size > 2 * ELEMENTS_AT_ONCE:
+        rows = max(1, ELEMENTS_AT_ONCE * len(weight) // weight.size)
+        parts = [weight[n : n + rows] for n in range(0, len(weight), rows)]
+        numbers, scales = zip(*(quantise_array(part, format_, axis, block, dtype) for part in parts), strict=True)
+        return np.concatenate(numbers), np.concatenate(scales)
     extent = weight.shape[axis]
     starts = np.arange(0, extent, block)
     values = np.asarray(weight, np.float64)

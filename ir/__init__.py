@@ -95,6 +95,7 @@ if TYPE_CHECKING:
         MmaAccumulate,
         Op,
         Pack,
+        PackedConvert,
         PackedLoad,
         RegisterRead,
         RegisterWrite,
@@ -237,6 +238,7 @@ if TYPE_CHECKING:
         VECTOR_ADDITIONS,
         WARPGROUP,
         WARPGROUP_THREAD,
+        WORD_EXTREMES,
         CopyInstruction,
         CoreCoefficients,
         CostCoefficients,
@@ -279,9 +281,11 @@ if TYPE_CHECKING:
         SegmentSchedule,
         Staging,
         TileDim,
+        is_recurrence,
         key_bits,
         radix_words,
         sorts_by_radix,
+        walked_row,
     )
     from .segment import (
         MAX_COUNTED_WORDS,

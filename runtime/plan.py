@@ -46,8 +46,8 @@ class StoredGraph(Protocol):
     """Graph in the files of a plan, which few runs need."""
 
     @property
-    def interface(self) -> Interface:
-        """The state and the fixed results of the graph."""
+    def has_interface(self) -> bool:
+        """Return whether the graph has state, fixed results or updates."""
 
     def read(self) -> Graph:
         """Return the graph.
@@ -72,10 +72,11 @@ class PlannedModel:
         """The graph as given."""
         return self._graph if isinstance(self._graph, Graph) else self._graph.read()
 
-    @property
+    @cached_property
     def interface(self) -> Interface:
-        """The state and the fixed results of the graph."""
-        return self._graph.interface
+        """The state and the fixed results of the graph, found once."""
+        is_plain = not isinstance(self._graph, Graph) and not self._graph.has_interface
+        return Interface() if is_plain else self.graph.interface
 
 
 @frozen

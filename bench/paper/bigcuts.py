@@ -133,6 +133,18 @@ def _runs_text(rows: Sequence[Row]) -> str:
     return markdown_table([*heads, "error"], lines)
 
 
+def _beyond_text(rows: Sequence[Row]) -> str:
+    """Return runs under a limit of device memory, and their predictions."""
+    lines = []
+    for row in rows:
+        sizes = (f"{row[key] / 1e9:.1f}" for key in ("bytes", "limit", "memory"))
+        taken = fmean(row["seconds"])
+        errors = (f"{taken / row[key] - 1:+.1%}" for key in ("predicted", "with_disk"))
+        lines.append([row["name"], *sizes, f"{row['predicted']:.2f}", f"{taken:.2f}", *errors])
+    heads = ["case", "model, GB", "limit of the GPU, GB", "used, GB", "predicted, s", "measured, s", "error"]
+    return markdown_table([*heads, "error with the storage's rate"], lines)
+
+
 TABLES = (
     PaperTable(
         "5.5", "clusters", _clusters_text, known_machines, lambda request: stamp_rows("5.5", request, _clusters())
@@ -154,5 +166,10 @@ TABLES = (
     PaperTable(
         "runs", "two GPUs: error of the prediction, and with the storage's rate during the run", _runs_text,
         file="cluster.json", command="torchrun --nproc-per-node 2 -m cuts.bench cluster",
+    ),
+    PaperTable(
+        "beyond", "models beyond a limit of device memory, with their layers in host memory", _beyond_text,
+        command="python -m cuts.bench beyond --target cuda --host-folder /dev/shm/model --out "
+        "bench/results/paper/bigcuts-beyond.json",
     ),
 )  # fmt: skip

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         ROW_BYTES,
         UNPACKED_CONVERSIONS,
         VECTOR_ADDITIONS,
+        WORD_EXTREMES,
         CopyInstruction,
         MatrixLoadInstruction,
         copy_row,

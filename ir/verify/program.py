@@ -49,7 +49,7 @@ def check_reads_and_writes_disjoint(program: Program) -> Iterator[VerifyError]:
     This holds for values and for indices: its elements have no order but that of a step.
     """
     for number, statement in enumerate(program.statements):
-        if statement.target in statement.tensors_read and statement.step is None:
+        if statement.target in statement.tensors_read and statement.step is None and statement.along is None:
             yield VerifyError(
                 f"{_words(number, statement)} reads what it writes", statement.span, "write to another tensor"
             )

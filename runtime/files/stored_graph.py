@@ -7,7 +7,7 @@ from pathlib import Path
 
 from attrs import frozen
 
-from ...ir import CutsError, Graph, Interface, PlanError
+from ...ir import CutsError, Graph, PlanError
 from ..plan import check_model
 from .plan_document import PlanDocument
 from .weights import StoredWeights
@@ -26,9 +26,9 @@ class GraphText:
     weights: StoredWeights
 
     @property
-    def interface(self) -> Interface:
-        """The state and the fixed results of the graph."""
-        return self.read().interface if _INTERFACE.search(self.text) else Interface()
+    def has_interface(self) -> bool:
+        """Return whether the graph has state, fixed results or updates."""
+        return _INTERFACE.search(self.text) is not None
 
     def read(self) -> Graph:
         """Parse the graph.

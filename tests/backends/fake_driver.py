@@ -38,7 +38,7 @@ class FakeDriver(FakeBindings):
         self, kernels: Mapping[str, Callable[..., None]] | None = None, attributes: Mapping[str, int] | None = None
     ) -> None:
         super().__init__(
-            kernels or {}, {"COMPUTE_CAPABILITY_MAJOR": 9, "COMPUTE_CAPABILITY_MINOR": 0} | (attributes or {})
+            kernels or {}, {"COMPUTE_CAPABILITY_MAJOR": 9, "COMPUTE_CAPABILITY_MINOR": 0} | dict(attributes or {})
         )
         self.calls: Counter[str] = Counter()
         self.fails: set[str] = set()

@@ -228,7 +228,7 @@ def test_what_is_installed_is_said_without_importing_it(monkeypatch: pytest.Monk
             raise metadata.PackageNotFoundError(name)
         return versions[name]
 
-    monkeypatch.setattr(vendor.metadata, "version", version)
+    monkeypatch.setattr(metadata, "version", version)
     for there, found in ((True, ("nvmath-python 1.0.0", "nvidia-cublas 13.2.1")), (False, ())):
         vendor.installed_libraries.cache_clear()
         monkeypatch.setattr(vendor, "find_spec", lambda name, there=there: there or None)

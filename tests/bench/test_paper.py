@@ -71,6 +71,15 @@ def test_the_documents_state_the_claims_means() -> None:
     assert f"by PUL in {kept[0]}, and in {kept[1]} as printed" in text
 
 
+def test_the_documents_state_the_whole_spaces() -> None:
+    rows = read_table("deepcuts", find_table("deepcuts", "whole"))
+    text = " ".join((ROOT / "docs" / "schedule_space.md").read_text(encoding="utf-8").split())
+    models = ("pul", "pul-printed", "bound", "cost model")
+    means = [f"{geometric_mean(row['regret'][m][0] for row in rows):.2f}" for m in models]
+    ranks = [f"{sum(row['spearman'][m] for row in rows) / len(rows):.2f}" for m in models]
+    assert "{}, {}, {} and {} times, with rank correlations of {}, {}, {} and {}".format(*means, *ranks) in text
+
+
 def test_fusion_states_the_routines_of_tuned_plans() -> None:
     rows = [r for r in read_rows(RESULTS / "evaluation.json") if r["system"] == "cuts mixed" and not is_stale(r)]
     having = [sum(row["libraries"].values()) for row in rows if row.get("libraries")]

@@ -75,7 +75,7 @@ BUGS = (
         'f"{array.dtype.str}{array.shape}".encode()', 'b""', _PLANS),
     Bug("plan file", "damaged files are read", "runtime.files.plan_file:_read_file",
         "if hashlib.sha256(content).hexdigest() != digest:", "if False:", _PLANS),
-    Bug("plan file", "files outside of the folder are read", "runtime.files.plan_file:_read_file",
+    Bug("plan file", "files outside of the folder are read", "runtime.files.plan_file:_path_within",
         '".." in Path(name).parts', "False", _PLANS),
     Bug("plan file", "the order of kernels is lost", "runtime.files.plan_file:_assemble",
         "for number, record in enumerate(document.kernels))\n    model",

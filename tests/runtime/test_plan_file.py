@@ -43,6 +43,7 @@ def test_plan_round_trips(tmp_path: Path, dialect: str) -> None:
     assert plan.model is not None
     assert print_graph(again.model.graph) == print_graph(plan.model.graph)
     assert again.model.specs == {"my.cuts": "op mine"}
+    assert again.model.interface is again.model.interface, "runs ask for it"
 
 
 def test_address_tables_of_earlier_plans_become_constants(tmp_path: Path) -> None:

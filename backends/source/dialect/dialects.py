@@ -24,6 +24,7 @@ from .instruction_text import (
     OPENCL_INSTRUCTIONS,
     addition_helpers,
     copy_helpers,
+    extreme_helpers,
     matrix_load_helpers,
 )
 from .mma_text import emulations, instructions
@@ -101,6 +102,7 @@ _CUDA_HELPERS = (
         **{f"cuts_guarded{words}": _guarded_load(words, 32) for words in (1, 2, 4)},
         **{f"cuts_guarded_pairs{words}": _guarded_load(words, 16) for words in (1, 2, 4)},
         **addition_helpers(_DEVICE),
+        **extreme_helpers(_DEVICE),
         **packed_conversions(_DEVICE),
         **single_conversions(_DEVICE),
         **copy_helpers(_DEVICE),
