@@ -6,8 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
-from statistics import fmean
+from math import fsum
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -57,7 +56,8 @@ def middle_mean(samples: Sequence[float]) -> float:
     """
     ordered, outer = sorted(samples), len(samples) // 6 or len(samples) // 3
     middle = ordered[outer : len(ordered) - outer]
-    return middle[0] + fmean(each - middle[0] for each in middle)  # equal samples have exactly their value as mean
+    offsets = fsum(each - middle[0] for each in middle)  # equal samples have exactly their value as mean
+    return middle[0] + offsets / len(middle)
 
 
 @frozen
@@ -190,19 +190,10 @@ class Device(ABC):
         """Return a replay of `run`, recorded where the device makes that cheaper."""
         return run
 
-    def capture_branches(self, launches: Sequence[Launch], waits: Sequence[Sequence[int]]) -> Launch:
-        """Return a replay of launches, each after those that it waits for.
-
-        A device that cannot record this runs them one after another.
-        """
-        return self.capture(partial(launch_all, launches))
-
-    def evict_first(self, place: Pointer, nbytes: int) -> AbstractContextManager[None]:
-        """Context manager: recorded launches read bytes that the cache evicts first.
-
-        Others need not make room for them.
-        """
-        return nullcontext()
+    def record(self, sequence: Any) -> Launch:
+        """Return the cheapest launch of a `BoundSequence`, recorded where possible."""
+        launch: Launch = sequence.launch
+        return launch
 
     def describe(self) -> dict[str, object]:
         """Return the values that `cuts device` shows."""

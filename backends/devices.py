@@ -11,7 +11,6 @@ from attrs import frozen
 from ..ir import BackendError, Target
 from .device import Device
 from .launch_sequence import SequenceLauncher
-from .targets import DEFAULT_CUDA, described_target
 from .transfers import Transfers
 
 _LOG = logging.getLogger(__name__)
@@ -64,11 +63,14 @@ def find_target(name: str) -> Target:
     dialect, _, key = name.strip().lower().partition(":")
     if dialect == "cuda" and key in ("", "device"):
         return _cuda_device(required=key == "device")
+    from .targets import described_target
+
     return described_target(name)
 
 
 def _cuda_device(required: bool) -> Target:
     from .cuda import query_target
+    from .targets import DEFAULT_CUDA, described_target
 
     try:
         return query_target()

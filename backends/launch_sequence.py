@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 from attrs import frozen
 
@@ -40,7 +39,7 @@ class KernelCall:
     """Kernel, by number, with its arguments in each iteration of its loop.
 
     Outside of loops it has one iteration. An argument is in the same block in each iteration. The argument of number
-    `evict_first` begins a number of bytes that nothing else reads (`Device.evict_first`).
+    `evict_first` begins a number of bytes that nothing else reads: the L2 cache evicts these first.
     """
 
     kernel: int
@@ -133,6 +132,7 @@ class BoundSequence:
         blocks: Sequence[Pointer],
     ) -> None:
         self.device, self.plan, self.blocks = device, plan, list(blocks)
+        self.kernels, self.loaded = kernels, loaded
         self.calls = tuple(
             device.bind_turns(
                 loaded[call.kernel],
@@ -157,27 +157,11 @@ class BoundSequence:
             self._copy(copied)
 
     def record(self) -> Launch:
-        """Return a replay of the launches, recorded where that is cheaper.
+        """Return a replay of everything, recorded where that is cheaper.
 
-        Each has its L2 policy, and begins after those that it waits for. The plan has no copies.
+        Recorded launches have their L2 policies, and begin after those that they wait for.
         """
-        assert not (self.plan.before or self.plan.after), "copies are not recorded"
-        if len(self.launches) > MAX_RECORDED_LAUNCHES:
-            return self.launch
-        launches = [partial(self._launch_step, *each) for each in zip(self.plan.order, self.launches, strict=True)]
-        if self.plan.waits is not None:
-            return self.device.capture_branches(launches, self.plan.waits)
-        return self.device.capture(partial(launch_all, launches))
-
-    def _launch_step(self, step: tuple[int, int], launch: Launch) -> None:
-        """Launch a step for a recording, with the argument that is evicted first, if any."""
-        call, turn = self.plan.calls[step[0]], step[1]
-        if call.evict_first is None:
-            launch()
-            return
-        argument, nbytes = call.evict_first
-        with self.device.evict_first(self.pointer(call.iterations[turn][argument]), nbytes):
-            launch()
+        return self.device.record(self)
 
     def _copy(self, copied: Copy) -> None:
         self.device.copy(self.pointer(copied.destination), self.pointer(copied.source), copied.nbytes)

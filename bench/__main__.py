@@ -18,6 +18,7 @@ COMMANDS = {
     "networks": ("networks.command", "the evaluation of DeepCuts: models in any precision beside their peers"),
     "llm": ("networks.llm", "decoders of transformers, a token at a time, beside eager PyTorch and Inductor"),
     "door": ("networks.door", "wall time of calls through torch.compile"),
+    "steps": ("training.command", "training steps through torch.compile, with peak memory"),
     "cluster": ("networks.cluster_run", "cluster plans larger than the device memory"),
     "beyond": ("networks.beyond_memory", "inference and training of models beyond one GPU's memory"),
     "audit": ("tools.audit", "times whole schedule spaces to validate the pruning"),

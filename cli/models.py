@@ -8,24 +8,18 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..backends import Array, find_target
-from ..compile import (
-    Compile,
-    Spec,
-    StagedPlan,
-    build_graph,
-    load,
-    load_spec,
-    quantise_model,
-    staged_plan,
-)
-from ..compile.dynamic import ModelFamily, build_dynamic, load_at_sizes, read_shapes
+from ..compile import load
 from ..ir import CompileOptions, Graph, Target, UsageError, VocabularyError
-from ..numerics import mean_error, run_reference
-from .one_op import graph_of_op
 from .options import refuse, set_defaults
-from .output import AnyPlan, note_uncompiled, read_inputs
+from .output import is_staged, note_uncompiled, read_inputs
+
+if TYPE_CHECKING:
+    from ..compile import Compile, Spec, StagedPlan
+    from ..compile.dynamic import ModelFamily
+    from .output import AnyPlan
 
 #: Suffixes of the names of models.
 SUFFIXES = (".onnx", ".json", ".pt2")
@@ -42,6 +36,10 @@ def load_graph(arguments: Namespace, spec: Spec) -> Graph | ModelFamily | None:
 
     Raises `UsageError` for buckets where no size varies.
     """
+    from ..compile import quantise_model
+    from ..compile.dynamic import ModelFamily, load_at_sizes, read_shapes
+    from .one_op import graph_of_op
+
     if getattr(arguments, "op", None) is not None:
         refuse(arguments, ["dynamic", "buckets"], "an operation is compiled for one size")
         return graph_of_op(arguments.op, spec.registry, _fixed_shapes(arguments), dict(arguments.attr))
@@ -67,8 +65,11 @@ def weight_costs(arguments: Namespace, plan: AnyPlan, inputs: Mapping[str, Array
 
     Both are computed in float64; `mean_error` says relative to which size.
     """
-    if not arguments.weights or isinstance(plan, StagedPlan):
+    if not arguments.weights or is_staged(plan):
         return {}
+    from ..compile import load_spec
+    from ..numerics import mean_error, run_reference
+
     graph: Graph = arguments.exact_graph
     exact, rounded = run_reference(graph, load_spec(arguments.spec).registry, inputs), plan.reference(inputs)
     return {name: mean_error(rounded[name], exact[name]) for name in graph.outputs}
@@ -87,6 +88,8 @@ def compile_parts(arguments: Namespace, spec: Spec, target: Target, compile_part
 
     Their shapes are those of a run with the given or random inputs.
     """
+    from ..compile import staged_plan
+
     plan = staged_plan(arguments.model, spec, target, compile_part, shapes=dict(_fixed_shapes(arguments)))
     plan.trace(read_inputs(plan, arguments))
     note_uncompiled(plan)
@@ -113,12 +116,17 @@ def is_model(path: str) -> bool:
 
 def part_compiler(arguments: Namespace) -> tuple[Spec, Target, Compile]:
     """Return the vocabulary, the target, and the function that compiles a graph."""
+    from ..compile import build_graph, load_spec
+
     spec, target = load_spec(arguments.spec), find_target(arguments.target)
     options = CompileOptions(mode=arguments.mode, debug=arguments.debug, precision=arguments.precision)
     return spec, target, lambda part: build_graph(part, spec, target, options)
 
 
 def _build(arguments: Namespace) -> AnyPlan:
+    from ..compile import staged_plan
+    from ..compile.dynamic import ModelFamily, build_dynamic
+
     spec, target, compile_part = part_compiler(arguments)
     arguments.model = arguments.plan
     graph = load_graph(arguments, spec)

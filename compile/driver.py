@@ -13,9 +13,11 @@ from ..ir import (
     Graph,
     Interface,
     ObjectCache,
+    PlanError,
     Target,
     UsageError,
     check_precision,
+    quote,
 )
 from ..ops import Registry, warn_of_empty_results
 from ..passes import Emit, compile_graph
@@ -32,7 +34,7 @@ from ..search import (
     with_libraries,
 )
 from .loading import Spec
-from .plan import CompiledPlan, check_memory, plan_of
+from .plan import CompiledPlan, plan_of
 from .selection import (
     CandidatePlan,
     CandidatePlans,
@@ -186,3 +188,17 @@ def _from_known(graph: Graph, spec: Spec, target: Target, options: CompileOption
             return tune_graph(graph, spec, target, options, session)
         except UsageError:
             return None
+
+
+def check_memory(plan: CompiledPlan, memory: int | None) -> CompiledPlan:
+    """Return a plan that fits into a device memory limit in bytes.
+
+    Raises `PlanError` where it takes more.
+    """
+    if memory is not None and plan.plan.arena > memory:
+        raise PlanError(
+            f"plan {quote(plan.name)}: expected an arena of at most {memory} bytes, found {plan.plan.arena}: kernels "
+            f"hold more between them than values take",
+            hint="ask for a little more, or less, so that more is computed again",
+        )
+    return plan

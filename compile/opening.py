@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..ir import PlanError
-from ..runtime import DynamicRecord, ProgramRecord, stages_type
+from ..runtime import DynamicDocument, PlanDocument, ProgramDocument, document_type
 from ..runtime.native import is_packed
 from .plan import CompiledPlan, open_plan
 
@@ -29,13 +29,13 @@ def load(
     """
     if is_packed(folder):
         raise PlanError(f"{folder} is a packed plan", hint="open it with cuts.PackedPlan, or run it with 'cuts run'")
-    content = stages_type(folder)
-    if content is None:
+    content = document_type(folder)
+    if content is PlanDocument:
         return open_plan(folder)
-    if content is DynamicRecord:
+    if content is DynamicDocument:
         from .dynamic import open_dynamic
 
         return open_dynamic(folder)
     from .staged import open_model, open_program  # parts of such a plan may still be compiled
 
-    return open_program(folder) if content is ProgramRecord else open_model(folder, functions)
+    return open_program(folder) if content is ProgramDocument else open_model(folder, functions)

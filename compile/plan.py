@@ -16,7 +16,6 @@ import numpy.typing as npt
 from attrs import evolve
 
 from ..backends import require_host_memory
-from ..backends.cuda import Cubin, compile_kernels, toolchains
 from ..ir import (
     Array,
     CompiledGraph,
@@ -39,19 +38,16 @@ from ..runtime import (
     check_names,
     checked_inputs,
     checked_state,
-    complete_files,
     launch_parameters,
     load_plan,
     make_plan,
-    plan_files,
     random_inputs,
     tensor_offset,
-    write_folder,
 )
-from ..store import EntryStore
 from .portable_plan import PortablePlan
 
 if TYPE_CHECKING:
+    from ..backends.cuda import Cubin
     from ..numerics import Comparison
     from .loading import Spec
     from .plan_reference import PlanReference
@@ -334,6 +330,9 @@ class CompiledPlan(PortablePlan):
 
         It has the files of the cached entry, where there is one: its weights are not arranged again.
         """
+        from ..runtime import complete_files, plan_files, write_folder
+        from ..store import EntryStore
+
         cached = EntryStore.open().read("plan", self.cache_name) if self.cache_name else None
         write_folder(Path(folder), complete_files(cached) if cached else plan_files(self.plan))
 
@@ -376,25 +375,15 @@ def plan_of(
     return CompiledPlan(plan, cubins, compiled.complete)
 
 
-def check_memory(plan: CompiledPlan, memory: int | None) -> CompiledPlan:
-    """Return a plan that fits into a device memory limit in bytes.
-
-    Raises `PlanError` where it takes more.
-    """
-    if memory is not None and plan.plan.arena > memory:
-        raise PlanError(
-            f"plan {quote(plan.name)}: expected an arena of at most {memory} bytes, found {plan.plan.arena}: kernels "
-            f"hold more between them than values take",
-            hint="ask for a little more, or less, so that more is computed again",
-        )
-    return plan
-
-
 def compile_binaries(compiled: CompiledGraph | Plan, target: Target) -> tuple[Cubin, ...]:
     """Compile CUDA kernels to cubins where this machine has a compiler.
 
     The result is empty for other targets or without one.
     """
-    if target.dialect != "cuda" or not toolchains():
+    if target.dialect != "cuda":
+        return ()
+    from ..backends.cuda import compile_kernels, toolchains
+
+    if not toolchains():
         return ()
     return compile_kernels(compiled.kernels, target.arch)

@@ -6,7 +6,6 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..ir import TensorType, UsageError, quote
@@ -55,6 +54,8 @@ class PortablePlan(ABC):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the files of the plan's folder and its state."""
+        from tempfile import TemporaryDirectory
+
         with TemporaryDirectory(prefix="cuts-") as place:
             folder = Path(place) / "plan"
             self.save(folder)
@@ -65,6 +66,8 @@ class PortablePlan(ABC):
 
 def _reopen_files(reopen: Any, files: Mapping[str, bytes], state: Mapping[str, Any]) -> PortablePlan:
     """Return a plan from the files of its folder."""
+    from tempfile import TemporaryDirectory
+
     with TemporaryDirectory(prefix="cuts-") as place:
         for name, content in files.items():
             path = Path(place) / "plan" / name

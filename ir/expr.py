@@ -4,7 +4,7 @@ Expressions are trees of frozen nodes. `Read` is the only access to tensors; its
 its value elsewhere ("outside reads as 0"): no element is touched where a guard fails.
 
 Each class defines the walk over its nodes: its operands (`children`, `with_children`) and the indices that it holds
-itself (`own_indices`, `with_indices`). `ir.walk` uses nothing else.
+itself (`own_indices`, `with_indices`). `ir.traversal` uses nothing else.
 """
 
 from __future__ import annotations

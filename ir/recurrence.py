@@ -16,8 +16,8 @@ from attrs import define, evolve, field, frozen
 from .affine import Guard, Index, Indirect, Primary, Var, as_index, map_guards, map_primaries, substitute, variables
 from .expr import Expr, IndexValue, InRange, Read
 from .statement import Statement
+from .traversal import addressed_elements, map_indices, rebuild, substitute_expr
 from .types import TensorType
-from .walk import elements, map_indices, rebuild, substitute_expr
 
 
 class Unsliceable(Exception):
@@ -227,7 +227,7 @@ def touched_rows(statement: Statement) -> Iterator[tuple[str, int | None, bool]]
 
     The row is None for several rows, or for a tensor without axes.
     """
-    touched = [(e.tensor, e.indices) for e in elements(statement.body)]
+    touched = [(e.tensor, e.indices) for e in addressed_elements(statement.body)]
     for tensor, places in (*touched, (statement.target, statement.write)):
         yield tensor, places[0].const if places and places[0].is_const else None, tensor == statement.target
 

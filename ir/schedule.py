@@ -8,12 +8,15 @@ the pipeline stages of the loop, and the order of blocks in the grid.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 from typing import Any
 
 from attrs import frozen
 
 from .affine import Var
+from .segment import SCAN_MODES, Reduction, Segment
+from .traversal import expr_variables, reads
 from .types import DType
 
 #: Value of `ReductionSchedule.tma` with which a producer beside the warps that compute issues bulk copies.
@@ -123,6 +126,11 @@ class ReductionSchedule:
     prefetch: int = 0
     tma: int = 0
 
+    @property
+    def is_direct(self) -> bool:
+        """Return whether threads read operands from memory: the loop has no barrier."""
+        return not self.staging and not self.mma
+
 
 @frozen(cache_hash=True)
 class SegmentSchedule:
@@ -184,6 +192,31 @@ class Schedule:
     def blocks(self) -> int:
         """Blocks of the grid."""
         return prod(d.blocks for d in self.segments[-1].dims) * self.segments[-1].cluster
+
+
+# ---- rows that threads walk
+
+
+@lru_cache(maxsize=4096)
+def is_recurrence(reduction: Reduction) -> bool:
+    """Return whether each element of a row follows from the one before."""
+    return reduction.along in SCAN_MODES and any(r.tensor == reduction.name for r in reads(reduction.body))
+
+
+@lru_cache(maxsize=4096)
+def walked_row(segment: Segment) -> Var | None:
+    """Return the row that a thread may walk, element by element.
+
+    It is that of all outputs, and of prefix scans in one direction. Other reductions do not depend on it.
+    """
+    scans, others = ([r for r in segment.reductions if bool(r.along) is along] for along in (True, False))
+    kinds = {(r.reduce, SCAN_MODES.get(r.along, ("",))[0]) for r in scans}
+    row, direction = next(iter(kinds)) if len(kinds) == 1 else ((), "")
+    if direction == "" or len(row) != 1 or any(o.extra != row or o.across or o.into for o in segment.outputs):
+        return None
+    names = {r.name for r in scans}
+    fixed = all({*row}.isdisjoint({*r.reduce, *expr_variables(r.body)}) for r in others)
+    return row[0] if fixed and not any(r.tensor in names for o in others for r in reads(o.body)) else None
 
 
 # ---- sorts of rows that lanes hold

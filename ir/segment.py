@@ -16,8 +16,8 @@ from attrs import evolve, field, frozen
 
 from .affine import Guard, Index, Var, as_index, indirects, variables
 from .expr import Call, Cast, Expr, Read, find_interned, intern
+from .traversal import block_scales, expr_indirects, expr_variables, factors, reads, share
 from .types import TensorType
-from .walk import block_scales, expr_indirects, expr_variables, factors, reads, share
 
 #: Elements of a row that a scan combines: (whether the later ones, whether without the element itself).
 SCAN_MODES = {"upto": (False, False), "before": (False, True), "from": (True, False), "behind": (True, True)}
@@ -32,10 +32,10 @@ class Reduction:
     Each thread of an instance holds the value afterwards. Later reductions and outputs read it as `Read(name, axes)`.
     `combine` is sum, prod, max or min. `math` names the math mode of a sum of products (`ir.machine.MATH_MODES`).
 
-    With `along`, one of `SCAN_MODES`, there is a value for each element of the row (a scan), which threads hold as they
-    hold the row; others read it as `Read(name, (*axes, *reduce))`. It combines the elements up to the element, before
-    it, from it on, or after it. With one of `SORT_ORDERS`, element c of the row is the place of the c-th of all values
-    of the body in that order (a sort): NaN is greatest, and equal values keep their order.
+    With `along`, one of `SCAN_MODES`, there is a value for each element of the row (a scan), which others read as
+    `Read(name, (*axes, *reduce))`. It combines the elements up to the element, before it, from it on, or after it; or
+    it is the body, where that reads the value before as `name` (a recurrence). With one of `SORT_ORDERS`, element c of
+    the row is the place of the c-th of all values of the body (a sort): NaN is greatest, equal values keep their order.
     """
 
     name: str

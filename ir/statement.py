@@ -27,8 +27,8 @@ from .affine import Guard, Index, Indirect, Var, as_index, indirects, rename_ind
 from .expr import Call, Const, Expr, Read
 from .functions import COMBINERS, ONE_ARRIVAL
 from .source import Span
+from .traversal import factors, reads, rename_expr, substitute_expr, tensors_read
 from .types import TensorType
-from .walk import factors, reads, rename_expr, substitute_expr, tensors_read
 
 #: The largest `int`, and the largest one that an index may be added to.
 _LARGEST_INDEX, _LARGEST_SUMMAND = (1 << 31) - 1, 1 << 30
@@ -45,8 +45,9 @@ class Statement:
     `write` maps the axes injectively to elements of `target`. `combine` names a reduction of `functions.COMBINERS` over
     the `reduce` axes, or is None when there are none; `argmax`/`argmin` yield the first position (flat over `reduce`)
     as an integer. `step` is the axis of a recurrence, one of `axes`. `along` is the scan axis, along which all elements
-    derive from one row of terms: a kernel holds the row and computes them together. It changes no value. `span` is the
-    statement's text, for messages.
+    derive from one row of terms: a kernel holds the row and computes them together. It changes no value. Where a
+    pointwise body reads the target, elements are computed in the order of the scan axis. `span` is the statement's
+    text, for messages.
 
     Where `into` names a reduction (of values), `write` may send several axes to one element, and read integer tensors
     (a scatter): every element of `target` is that reduction of all values that arrive there, or of nothing. A value
@@ -81,7 +82,12 @@ class Statement:
     @property
     def is_pointwise(self) -> bool:
         """Return whether there is no reduction, neither of reads nor by `into`."""
-        return self.combine is None and self.into is None
+        return self.combine is None and self.into is None and self.along is None
+
+    @property
+    def is_recurrence(self) -> bool:
+        """Return whether each element along the row follows from the one before."""
+        return self.along is not None and self.target in self.tensors_read
 
     @property
     def combines_in_memory(self) -> bool:

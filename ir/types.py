@@ -128,7 +128,12 @@ class DType(Enum):
         return ELEMENTS[self.value]
 
     def includes(self, other: DType) -> bool:
-        """Return whether the type has all numbers of another float type."""
+        """Return whether the type has all numbers of another one.
+
+        Integers are among those of floats with as many digits.
+        """
+        if self.is_float and other.is_int:
+            return other.element.digits <= self.element.digits
         if self is other or not (self.is_float and other.is_float):
             return self is other
         mine, theirs = (ml_dtypes.finfo(t.element.numpy) for t in (self, other))  # type: ignore[no-untyped-call]

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from attrs import evolve
 
 from ..ir import (
     COMBINERS,
@@ -73,7 +74,8 @@ def evaluate(
     """
     with np.errstate(all="ignore"):
         tensors = _tensors(program, inputs, dtype)
-        for step, run in runs(program.statements):
+        ordered = (evolve(s, step=s.along) if s.is_recurrence else s for s in program.statements)
+        for step, run in runs(ordered):
             computed = [_Run(statement, tensors, np.dtype(dtype), checked, perturb) for statement in run]
             for turn in range(1 if step is None else step.extent):
                 for one in computed:

@@ -2,7 +2,6 @@
 
 A contraction is recomputed where kernels are faster with it by the cost model, and where memory has no room for its
 results. Both programs of a family, with stored results and with recomputed ones, are partitioned like any graph.
-Results that fit the L2 cache are stored without a comparison: there they cost less than any contraction.
 """
 
 from __future__ import annotations
@@ -41,14 +40,19 @@ def choose_recomputed_contractions(previous: Statements, context: CompileContext
     chosen = _Choices(programs, context)
     found = recompute_contractions(programs, chosen.way)
     if (room := context.memory_limit) is None or peak_bytes(found, chosen.passing(found)) <= room:
-        return previous if found is programs else evolve(previous, programs=found)
+        if found is programs:
+            return previous
+        return evolve(previous, programs=found, recomputed=previous.recomputed | chosen.passing(found))
     for size in sorted({_largest(family, programs) for family in chosen.asked}, reverse=True):
         chosen.least = size
         found = recompute_contractions(programs, chosen.way)
         if peak_bytes(found, chosen.passing(found)) <= room:
             break
     _LOG.info("cuts: products whose results take %.4g MB or more are computed again", chosen.least / 2**20)
-    return evolve(previous, programs=found, on_chip=previous.on_chip | chosen.passing(found))
+    passing = chosen.passing(found)
+    return evolve(
+        previous, programs=found, on_chip=previous.on_chip | passing, recomputed=previous.recomputed | passing
+    )
 
 
 @frozen
@@ -73,7 +77,7 @@ class _Choices:
         """Return the treatment of a family."""
         size = _largest(family, self.programs)
         if family not in self.asked:
-            self.asked[family] = self._fastest(family) if size > self.context.target.l2_bytes else "keep"
+            self.asked[family] = self._fastest(family)
         return "each" if size >= self.least and self._is_able(family) else self.asked[family]
 
     def _is_able(self, family: Family) -> bool:

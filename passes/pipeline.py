@@ -76,8 +76,8 @@ STAGES: tuple[Stage[Any, Any], ...] = (
           "graph -> statements over graph values, cut into kernel units; scatters become atomic operations that "
           "commute, recurrences loops over slices, strided sums an axis or a statement for each residue, running sums "
           "prefix scans, ranks sorts of rows, lookups at evenly stepping indices slices",
-          ("fusion/programs.py", "fusion/cut_units.py", "fusion/recurrences.py", "statements/deterministic_scatter.py",
-           "statements/stride_residues.py",
+          ("fusion/programs.py", "fusion/cut_units.py", "fusion/recurrences.py",
+           "statements/scatters/deterministic_scatter.py", "statements/stride_residues.py",
            "statements/prefix_scan.py", "statements/sorts.py", "statements/gather_to_slice.py")),
     *map(rewrite_stage, REWRITES),
     Stage("layouts", order_dims, show_programs, verify_statements,

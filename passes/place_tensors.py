@@ -17,7 +17,7 @@ def order_dims(previous: Statements, context: CompileContext) -> Statements:
     threads = context.record is None or context.record.ordered
 
     def order(programs: Programs) -> Programs:
-        return choose_layouts(programs, context.target, context.math, threads=threads)
+        return choose_layouts(programs, context.target, context.math, threads=threads, kept=previous.recomputed)
 
     return context.once("layouts", previous, lambda: with_programs(previous, order(previous.programs)))
 

@@ -43,12 +43,14 @@ class Algorithms:
 class Statements:
     """Statements of a graph.
 
-    `on_chip` are the tensors between units that must not be stored, as memory is limited.
+    `on_chip` are the tensors between units that must not be stored, as memory is limited; `recomputed` are those that
+    are computed again, so that they need no storage.
     """
 
     source: Algorithms
     programs: Programs
     on_chip: frozenset[str] = frozenset()
+    recomputed: frozenset[str] = frozenset()
 
 
 @frozen(eq=False)

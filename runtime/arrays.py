@@ -11,7 +11,7 @@ import numpy.typing as npt
 from attrs import evolve, frozen
 
 from ..backends import Array, Device, Pointer
-from ..ir import DType, TensorType, UsageError, as_dtype, dtype_of_numpy, quote, raise_all
+from ..ir import DType, TensorType, UsageError, dtype_of_numpy, quote, raise_all
 
 _DLPACK_HOST = {1, 3, 13}  # kDLCPU, and host memory pinned or managed by CUDA
 _DLPACK_UINT = 1
@@ -182,6 +182,8 @@ def checked_inputs(
             if (
                 not hasattr(given[name], "dtype") and array.dtype.kind in "biuf"
             ):  # lists of numbers have no element type of their own
+                from ..ir import as_dtype
+
                 array = as_dtype(array, types[name].dtype.numpy)
             check_type(name, array.dtype, array.shape, types[name], kind)
             arrays[name] = array.view(types[name].dtype.numpy)

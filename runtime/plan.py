@@ -7,14 +7,15 @@ from a stranger is like running their program: kernels are code.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from importlib import import_module
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from attrs import field, frozen
 
 from ..ir import (
     Array,
-    CompiledGraph,
     DType,
     Graph,
     IndexCheck,
@@ -32,22 +33,50 @@ from ..ir import (
 )
 from .memory import Lifetime, Placement, place_buffers
 
+if TYPE_CHECKING:
+    from ..ir import CompiledGraph
+
 
 def cuts_version() -> str:
     """Return the version of this package."""
     return str(import_module(__package__.partition(".")[0]).__version__)
 
 
-@frozen
+class StoredGraph(Protocol):
+    """Graph in the files of a plan, which few runs need."""
+
+    @property
+    def has_interface(self) -> bool:
+        """Return whether the graph has state, fixed results or updates."""
+
+    def read(self) -> Graph:
+        """Return the graph.
+
+        Raises `PlanError` where it contradicts the plan.
+        """
+
+
+@frozen(slots=False)
 class PlannedModel:
     """Compiled model: the graph as given, declarations and precision policy.
 
-    `specs` has the texts of the declarations it needs besides the vocabulary.
+    `specs` has the texts of the declarations it needs besides the vocabulary. A stored graph is read at its first use.
     """
 
-    graph: Graph
+    _graph: Graph | StoredGraph
     specs: Mapping[str, str] = field(factory=dict)
     precision: PrecisionName = "fp32"
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The graph as given."""
+        return self._graph if isinstance(self._graph, Graph) else self._graph.read()
+
+    @cached_property
+    def interface(self) -> Interface:
+        """The state and the fixed results of the graph, found once."""
+        is_plain = not isinstance(self._graph, Graph) and not self._graph.has_interface
+        return Interface() if is_plain else self.graph.interface
 
 
 @frozen
@@ -84,7 +113,7 @@ class Plan:
     @property
     def interface(self) -> Interface:
         """The state and the fixed results of the model."""
-        return self.model.graph.interface if self.model else Interface()
+        return self.model.interface if self.model else Interface()
 
     @property
     def in_place(self) -> Mapping[str, str]:
@@ -244,8 +273,10 @@ def check_plan(plan: Plan) -> None:
 
     It protects against faulty plans of any origin.
     """
-    for check in (_check_tensors, _check_model, _check_buffers, _check_steps):
+    for check in (_check_tensors, _check_buffers, _check_steps):
         check(plan)
+    if plan.model is not None and isinstance(plan.model._graph, Graph):
+        check_model(plan.name, plan.model.graph, plan.inputs, plan.outputs, plan.types)
 
 
 def _check_tensors(plan: Plan) -> None:
@@ -268,16 +299,19 @@ def _check_tensors(plan: Plan) -> None:
             )
 
 
-def _check_model(plan: Plan) -> None:
-    graph = plan.model.graph if plan.model else None
-    if graph is None:
-        return
-    for what, ours, theirs in (("inputs", plan.inputs, graph.inputs), ("outputs", plan.outputs, graph.outputs)):
+def check_model(
+    name: str, graph: Graph, inputs: tuple[str, ...], outputs: tuple[str, ...], types: Mapping[str, TensorType]
+) -> None:
+    """Check that a plan and its model have equal inputs and outputs.
+
+    Raises `PlanError` where they have not.
+    """
+    for what, ours, theirs in (("inputs", inputs, graph.inputs), ("outputs", outputs, graph.outputs)):
         if ours != theirs:
-            raise PlanError(f"plan {quote(plan.name)}: its {what} are {list(ours)}, those of its model {list(theirs)}")
-        for name in ours:
-            if (wanted := graph.types.get(name)) not in (None, plan.types[name]):
-                raise PlanError(f"plan {quote(plan.name)}: {quote(name)} is {plan.types[name]}, in its model {wanted}")
+            raise PlanError(f"plan {quote(name)}: its {what} are {list(ours)}, those of its model {list(theirs)}")
+        for tensor in ours:
+            if (wanted := graph.types.get(tensor)) not in (None, types[tensor]):
+                raise PlanError(f"plan {quote(name)}: {quote(tensor)} is {types[tensor]}, in its model {wanted}")
 
 
 def _check_buffers(plan: Plan) -> None:

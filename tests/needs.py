@@ -34,7 +34,7 @@ def opencl_reason() -> str:
 @cache
 def cuda_reason() -> str:
     """Why no CUDA kernel can run here; empty when one can."""
-    from cuts.backends.cuda.query import import_driver
+    from cuts.backends.cuda.driver import import_driver
 
     try:
         driver = import_driver()

@@ -92,7 +92,8 @@ def exists(name: str) -> bool:
     place, _, inner = name.rpartition(".")
     if name in PLACES or place not in PLACES:
         return name in PLACES
-    return re.search(rf"^(?:def |class |    )?{inner}\b", (ROOT / PLACES[place]).read_text(), re.MULTILINE) is not None
+    text = (ROOT / PLACES[place]).read_text()
+    return re.search(rf"^(?:def |class | {{4,8}}|.* import .*)?{inner}\b", text, re.MULTILINE) is not None
 
 
 @pytest.mark.parametrize("module", MODULES, ids=str)

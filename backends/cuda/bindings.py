@@ -13,8 +13,15 @@ from typing import Any
 import numpy as np
 
 from ..device import Array
-from .calls import DriverCalls, DriverError, PrimaryContext
-from .handles import DriverEvent, DriverMemory, DriverModule, DriverStream
+from .handles import (
+    DriverCalls,
+    DriverError,
+    DriverEvent,
+    DriverMemory,
+    DriverModule,
+    DriverStream,
+    PrimaryContext,
+)
 
 #: Environment variable with the number of the device to open, as for PyCUDA.
 ORDINAL_VARIABLE = "CUDA_DEVICE"

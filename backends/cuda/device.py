@@ -8,30 +8,19 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from attrs import frozen
 
 from ...ir import BackendError, GraphError, KernelFunction, Target
 from ..device import Array, Buffer, Device, Launch, MemoryPart, Pointer, Timing
+from ..launch_sequence import MAX_RECORDED_LAUNCHES, BoundSequence
 from ..library import DIALECT, Routine
 from .arguments import parameter, parameter_kinds
-from .compile import compile_kernels
+from .driver import current_device, driver, in_primary_context, primary_context
 from .gap_free_timing import GapFreeSampler
-from .query import current_device, driver, in_primary_context, primary_context
+from .handles import Foreign
 
 _DEFAULT_SHARED = 48 * 1024  # of a block, without an attribute of the kernel
 #: Launches with an event that the host issues while the device writes twice its L2 cache.
 LAUNCHES_PER_FLUSH = 2
-
-
-@frozen
-class Foreign:
-    """Device memory that another library owns; `owner` keeps it alive."""
-
-    address: int
-    owner: object
-
-    def __int__(self) -> int:
-        return self.address
 
 
 class _BoundKernel:
@@ -62,6 +51,7 @@ class CudaDevice(Device):
 
     def __init__(self, target: Target) -> None:
         self._driver = driver()
+        self._cu = getattr(self._driver, "cu", None)  # NVIDIA's bindings, which PyCUDA is used without
         self._device = current_device()
         self.target = target
         self.name = self._device.name()
@@ -141,11 +131,8 @@ class CudaDevice(Device):
     @in_primary_context
     def build(self, kernels: Sequence[KernelFunction], binaries: Sequence[bytes | None] = ()) -> tuple[object, ...]:
         """Load cubins, compiling missing ones."""
-        codes: list[bytes | None] = list(binaries) if binaries else [None] * len(kernels)
-        missing = [index for index, code in enumerate(codes) if code is None]
-        for index, cubin in zip(missing, compile_kernels([kernels[i] for i in missing], self.target.arch), strict=True):
-            codes[index] = cubin.code
-        return tuple(self._load(kernel, code or b"") for kernel, code in zip(kernels, codes, strict=True))
+        codes = complete_binaries(kernels, binaries, self.target.arch)
+        return tuple(self._load(kernel, code) for kernel, code in zip(kernels, codes, strict=True))
 
     def _load(self, kernel: KernelFunction, code: bytes) -> Any:
         if kernel.dialect == DIALECT:
@@ -185,28 +172,29 @@ class CudaDevice(Device):
     def capture(self, run: Launch) -> Launch:
         """Record launches as a CUDA graph and return its replay.
 
-        It is one call; without cuda-bindings `run` itself is returned.
+        It is one call; PyCUDA has none for it, and `run` itself is returned.
         """
+        if self._cu is None:
+            return run
         from .graphs import capture_graph
 
-        return capture_graph(run, self._stream.handle, self.target.arch) or run
+        return capture_graph(run, self._stream.raw, self.target.arch, self._cu, self._driver.check)
 
     @in_primary_context
-    def capture_branches(self, launches: Sequence[Launch], waits: Sequence[Sequence[int]]) -> Launch:
-        """Record launches as a CUDA graph whose edges are their dependencies.
+    def record(self, sequence: BoundSequence) -> Launch:
+        """Record a sequence as a CUDA graph and return its replay.
 
-        They run one after another where the bindings cannot record that.
+        The launches are its nodes, with their dependencies and L2 policies, as in PyTorch's memory. By PyCUDA, or with
+        too many launches, nothing is recorded.
         """
-        from .graphs import capture_branches
+        if self._cu is None or len(sequence.launches) > MAX_RECORDED_LAUNCHES:
+            return sequence.launch
+        from .graph_nodes import GraphDriver
+        from .launch_graph import CudaLaunchSequence
 
-        replay = capture_branches(launches, waits, self._stream.handle, self.target.arch)
-        return replay or super().capture_branches(launches, waits)
-
-    def evict_first(self, place: Pointer, nbytes: int) -> AbstractContextManager[None]:
-        """Context manager: recorded launches read evict-first bytes in the L2 cache."""
-        from .l2_policy import evict_first_on
-
-        return evict_first_on(self.stream_handle, _address(place), nbytes)
+        driver = GraphDriver(self._cu, self._driver.check, self._driver.context.raw, self.target.arch, lambda: self)
+        made = CudaLaunchSequence(driver, sequence.plan, sequence.kernels, sequence.loaded, sequence.launches)
+        return made.replay([_address(block) for block in sequence.blocks], self._stream.raw, keep=sequence)
 
     @in_primary_context
     def synchronize(self) -> None:
@@ -291,6 +279,18 @@ class CudaDevice(Device):
             "memory_free": free,
             "driver": self._driver.get_driver_version(),
         }
+
+
+def complete_binaries(kernels: Sequence[KernelFunction], binaries: Sequence[bytes | None], arch: str) -> list[bytes]:
+    """Return the cubins of kernels, compiling missing ones; library steps have none."""
+    codes: list[bytes | None] = list(binaries) if binaries else [None] * len(kernels)
+    missing = [index for index, code in enumerate(codes) if code is None and kernels[index].dialect != DIALECT]
+    if missing:
+        from .compile import compile_kernels  # a saved plan mostly has its cubins
+
+        for index, cubin in zip(missing, compile_kernels([kernels[i] for i in missing], arch), strict=True):
+            codes[index] = cubin.code
+    return [code or b"" for code in codes]
 
 
 def _nothing() -> None:

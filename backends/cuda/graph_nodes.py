@@ -5,27 +5,42 @@ Each is added to a graph, updated in the instantiated graph where a block moved,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from attrs import frozen
 
 from ...ir import BackendError, KernelFunction
-from ..device import Buffer, Pointer
+from ..device import Buffer, Device, Launch, Pointer
 from ..launch_sequence import BlockAddress, Copy
 from ..library import Routine
 from .arguments import parameter, parameters_of
-from .device import CudaDevice, Foreign
-from .l2_policy import set_evict_first
+from .handles import Foreign
+
+#: Driver calls that an L2 policy takes; without them launches are only slower.
+WINDOW_CALLS = ("cuGraphKernelNodeSetAttribute", "CUaccessPolicyWindow")
 
 
-class NodeDriver(Protocol):
-    """Driver calls, a device's context, and the device of routines."""
+@frozen(eq=False)
+class GraphDriver:
+    """Bindings and the context in which graphs are recorded, for one architecture.
+
+    `check` returns the result of a call. Routines of libraries are bound to `routine_device`.
+    """
 
     cu: Any
+    check: Callable[[tuple[Any, ...]], Any]
     context: Any
+    arch: str
+    routine_device: Callable[[], Device]
 
-    def check(self, result: tuple[Any, ...]) -> Any: ...
-    @property
-    def foreign(self) -> CudaDevice: ...
+    def in_context(self, action: Callable[[], Any]) -> Any:
+        """Run an action with the context current in this thread."""
+        self.check(self.cu.cuCtxPushCurrent(self.context))
+        try:
+            return action()
+        finally:
+            self.cu.cuCtxPopCurrent()
 
 
 class KernelNode:
@@ -33,7 +48,7 @@ class KernelNode:
 
     def __init__(
         self,
-        driver: NodeDriver,
+        driver: GraphDriver,
         function: Any,
         kernel: KernelFunction,
         places: Sequence[BlockAddress],
@@ -81,7 +96,7 @@ class KernelNode:
 class CopyNode:
     """A copy within the device."""
 
-    def __init__(self, driver: NodeDriver, copied: Copy) -> None:
+    def __init__(self, driver: GraphDriver, copied: Copy) -> None:
         self.driver, self.copied = driver, copied
         self.places = (copied.source, copied.destination)
 
@@ -110,26 +125,34 @@ class CopyNode:
 
 
 class RoutineNode:
-    """Library routine as a child graph, bound again where tensors moved."""
+    """Library routine as a child graph.
+
+    It is bound again where tensors moved, unless it is `bound` for good.
+    """
 
     def __init__(
-        self, driver: NodeDriver, routine: Routine, kernel: KernelFunction, places: Sequence[BlockAddress]
+        self,
+        driver: GraphDriver,
+        routine: Routine,
+        kernel: KernelFunction,
+        places: Sequence[BlockAddress],
+        bound: Launch | None = None,
     ) -> None:
         self.driver, self.routine, self.kernel, self.places = driver, routine, kernel, tuple(places)
-        self.launched: Any = None
+        self.bound, self.launched = bound, bound
 
     def _graph(self, addresses: Sequence[int]) -> Any:
         """Record the launches of the routine with its tensors at these addresses."""
-        device, cu = self.driver.foreign, self.driver.cu
+        device, cu = self.driver.routine_device(), self.driver.cu
         pointers = [Pointer(Buffer(Foreign(addresses[p.block], None), 0), p.offset) for p in self.places]
         with device.current():
-            self.launched = self.routine.bind(device, self.kernel, pointers)
+            self.launched = launched = self.bound or self.routine.bind(device, self.kernel, pointers)
             device.synchronize()
             stream = cu.CUstream(device.stream_handle)
             mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
             self.driver.check(cu.cuStreamBeginCapture(stream, mode))
             try:
-                self.launched()
+                launched()
             finally:
                 graph = self.driver.check(cu.cuStreamEndCapture(stream))
         return graph
@@ -163,16 +186,44 @@ SequenceNode: TypeAlias = KernelNode | CopyNode | RoutineNode
 
 
 def make_node(
-    driver: NodeDriver,
+    driver: GraphDriver,
     loaded: Any,
     kernel: KernelFunction,
     places: Sequence[BlockAddress],
     passing: tuple[int, int] | None = None,
+    bound: Launch | None = None,
 ) -> SequenceNode:
     """Return the node that calls a loaded kernel or a routine.
 
-    `passing` are the argument and the bytes that are evicted first from the cache, if any.
+    `passing` are the argument and the bytes that are evicted first from the cache, if any; `bound` is the launch of a
+    routine whose tensors never move.
     """
     if isinstance(loaded, Routine):
-        return RoutineNode(driver, loaded, kernel, places)
-    return KernelNode(driver, loaded, kernel, places, passing)
+        return RoutineNode(driver, loaded, kernel, places, bound)
+    return KernelNode(driver, getattr(loaded, "raw", loaded), kernel, places, passing)
+
+
+def set_evict_first(cu: Any, node: Any, address: int, nbytes: int) -> None:
+    """Let the L2 cache evict the bytes of a kernel node first.
+
+    GPUs do from compute capability 8.0 on.
+    """
+    if most := max_window_bytes(cu):
+        window, value = cu.CUaccessPolicyWindow(), cu.CUkernelNodeAttrValue()
+        window.base_ptr, window.num_bytes, window.hitRatio = address, min(nbytes, most), 1.0
+        window.hitProp = cu.CUaccessProperty.CU_ACCESS_PROPERTY_STREAMING
+        window.missProp = cu.CUaccessProperty.CU_ACCESS_PROPERTY_NORMAL
+        value.accessPolicyWindow = window
+        cu.cuGraphKernelNodeSetAttribute(node, cu.CUkernelNodeAttrID.CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, value)
+
+
+def max_window_bytes(cu: Any) -> int:
+    """Return the largest window in bytes on the current device, or 0."""
+    if not all(hasattr(cu, name) for name in WINDOW_CALLS):
+        return 0
+    failed, device = cu.cuCtxGetDevice()
+    if int(failed):
+        return 0
+    attribute = cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE
+    failed, most = cu.cuDeviceGetAttribute(attribute, device)
+    return 0 if int(failed) else int(most)

@@ -1,16 +1,77 @@
-"""Memory, streams, events and kernels through NVIDIA's bindings, as in PyCUDA."""
+"""Driver calls through NVIDIA's bindings, with handles as PyCUDA has them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
 
+from attrs import frozen
+
+from ...ir import BackendError
 from .arguments import MAP_KIND, pack_parameters
-from .calls import DriverCalls
 
 #: Result of the driver where the device is still at work.
 NOT_READY = 600
+
+
+class DriverError(BackendError):
+    """Failed call of the driver, with the name of its error."""
+
+
+class PrimaryContext:
+    """Primary context of a device, shared with other libraries of the process."""
+
+    def __init__(self, calls: DriverCalls, device: Any, raw: Any) -> None:
+        self._calls, self.device, self.raw = calls, device, raw
+
+    def is_current(self) -> bool:
+        """Return whether it is current in this thread."""
+        return int(self._calls.check(self._calls.cu.cuCtxGetCurrent())) == int(self.raw)
+
+    def push(self) -> None:
+        """Make it current in this thread."""
+        self._calls.check(self._calls.cu.cuCtxPushCurrent(self.raw))
+
+    def pop(self) -> None:
+        """Restore the previously current context."""
+        self._calls.check(self._calls.cu.cuCtxPopCurrent())
+
+
+class DriverCalls:
+    """Bindings, and the context that was opened through them.
+
+    Raises `ImportError` where they are not installed.
+    """
+
+    def __init__(self, cu: Any = None) -> None:
+        self.cu: Any = cu or import_module("cuda.bindings.driver")
+        self.context: PrimaryContext | None = None
+
+    def check(self, result: Sequence[Any]) -> Any:
+        """Return the result of a call.
+
+        Raises `DriverError` where it failed.
+        """
+        if int(result[0]) != 0:
+            name = self.cu.cuGetErrorName(result[0])[1]
+            raise DriverError(name.decode() if isinstance(name, bytes) else str(name))
+        return result[1] if len(result) == 2 else tuple(result[1:])
+
+    def release(self, owner: object, action: Callable[..., Any], *arguments: Any) -> None:
+        """Run an action in the context when `owner` is deleted.
+
+        It does not run when the interpreter ends, as the driver cleans up.
+        """
+        weakref.finalize(owner, self._in_context, action, *arguments).atexit = False
+
+    def _in_context(self, action: Callable[..., Any], *arguments: Any) -> None:
+        if self.context is not None:
+            self.context.push()
+            action(*arguments)  # a failure now means that the context is lost, and its memory with it
+            self.context.pop()
 
 
 class DriverMemory:
@@ -22,6 +83,17 @@ class DriverMemory:
 
     def __int__(self) -> int:
         return self._address
+
+
+@frozen
+class Foreign:
+    """Device memory that another library owns; `owner` keeps it alive."""
+
+    address: int
+    owner: object
+
+    def __int__(self) -> int:
+        return self.address
 
 
 class DriverStream:
@@ -86,11 +158,11 @@ class DriverFunction:
     """A kernel of addresses and tensor maps; it keeps its module."""
 
     def __init__(self, module: DriverModule, calls: DriverCalls, raw: Any) -> None:
-        self._module, self._calls, self._raw = module, calls, raw
+        self._module, self._calls, self.raw = module, calls, raw
 
     def set_attribute(self, attribute: Any, value: int) -> None:
         """Set an attribute of the kernel."""
-        self._calls.check(self._calls.cu.cuFuncSetAttribute(self._raw, attribute, value))
+        self._calls.check(self._calls.cu.cuFuncSetAttribute(self.raw, attribute, value))
 
     def prepare(self, kinds: str) -> None:
         """Declare the argument types: only addresses and tensor maps are supported."""
@@ -108,7 +180,7 @@ class DriverFunction:
         parameters = pack_parameters(arguments)
         self._calls.check(
             self._calls.cu.cuLaunchKernel(
-                self._raw, *_three(grid), *_three(block), shared_size, stream.raw, parameters.address, 0
+                self.raw, *_three(grid), *_three(block), shared_size, stream.raw, parameters.address, 0
             )
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...ir import BackendError
 from ..device import Array, Pointer
-from .query import driver, open_context
+from .driver import driver, open_context
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: not ordered with the default stream, so kernels go on meanwhile
 

@@ -11,15 +11,18 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
-from importlib import import_module, metadata
+from importlib import import_module
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
-from ...ir import Argument, BackendError, CutsError, FusedGroup, KernelFunction, Storage, parse_ir, print_ir
+from ...ir import Argument, BackendError, CutsError, KernelFunction, Storage
 from ...store import digest_parts
 from ..device import Device, Launch, Pointer
-from .recognise import find_convolution, find_product
+
+if TYPE_CHECKING:
+    from ...ir import FusedGroup
 
 #: The dialect of library steps.
 DIALECT = "library"
@@ -73,6 +76,8 @@ class Library(ABC):
 
     def kernel(self, request: Request) -> KernelFunction:
         """Return the library step that computes a supported group."""
+        from ...ir import print_ir
+
         group = request.group
         tensors = (*group.inputs, *group.outputs)
         kept = {t: print_ir(request.storages[t]) for t in tensors if t in request.storages}
@@ -93,6 +98,8 @@ class Routine:
     """Library step, parsed from its text and ready to be bound."""
 
     def __init__(self, kernel: KernelFunction) -> None:
+        from ...ir import FusedGroup, parse_ir  # classes of the compiler, which few plans need
+
         try:
             record = json.loads(kernel.source)
             library, group = str(record["library"]), parse_ir(str(record["group"]), kernel.name)
@@ -150,6 +157,8 @@ def is_library_computation(request: Request) -> bool:
 
     No library is imported for that.
     """
+    from .recognise import find_convolution, find_product
+
     asked = request.group, request.storages
     return find_product(*asked) is not None or find_convolution(*asked) is not None
 
@@ -162,6 +171,8 @@ def installed_libraries() -> tuple[str, ...]:
     """
     if not any(find_spec(package) for package in PACKAGES):
         return ()
+    from importlib import metadata
+
     found = []
     for name in DISTRIBUTIONS:
         try:

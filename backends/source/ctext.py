@@ -57,7 +57,7 @@ def convert_text(text: str, old: DType, new: DType, dialect: Dialect) -> str:
         return f"({text} != 0)"
     if new.is_int and old.is_float:
         return f"cuts_{new}_of_{old.arithmetic}({text})"
-    if (helper := f"cuts_{new}_of_{old}") in dialect.helpers:
+    if (helper := f"cuts_{new.arithmetic if old.is_int else new}_of_{old}") in dialect.helpers:
         return f"{helper}({text})"
     return f"(({dialect.type(new)}){text})"
 

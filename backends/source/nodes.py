@@ -20,9 +20,11 @@ from ...ir import (
     Initialise,
     LaneReduce,
     LdMatrix,
+    Literal,
     Load,
     Mma,
     Op,
+    PackedConvert,
     RegisterRead,
     RegisterWrite,
     SharedMatrix,
@@ -40,9 +42,9 @@ from ...ir import (
 )
 from .atomics import print_atomic_update
 from .ctext import call_text, number_text
-from .dialect import BEGINS, HELD_ROWS
+from .dialect import BEGINS, HELD_ROWS, OF_SUMS
 from .index_ctext import guard_text, index_text
-from .lanes import LaneCombination, LaneRadix, LaneScan, LaneSelect, LaneSort
+from .lanes import LaneCombination, LaneScan, LaneSelect, LaneSort, radix_printer
 from .values import ValuePrinter
 
 
@@ -64,6 +66,19 @@ class NodePrinter(ValuePrinter):
             name = self.names.fresh()
             self.out.line(f"const {self.names.dialect.type(node.dtype)} {name} = {self.expression(node)};")
             self.texts[node] = name
+
+    def packed_convert(self, node: PackedConvert) -> None:
+        """Print the conversions of words of floats to bytes and back."""
+        dialect, vectors = self.names.dialect, self.names.dialect.vectors[node.through.value]
+        pack = dialect.instructions[_conversion_name(f"{node.through}_of_{node.dtype}x4", node.arg)]
+        unpack = dialect.instructions[f"{node.dtype}_of_{node.through}x4"]
+        for first in range(0, node.axis.extent, vectors.per_word):
+            lanes = range(first, first + vectors.per_word)
+            (made,) = vectors.pack([self.lane_text(node.arg, node.axis, n) for n in lanes], pack)
+            word = self.names.fresh()
+            self.out.line(f"{vectors.vector(len(lanes))} {word}; {word}.x = {made};")
+            for place, lane in enumerate(lanes):
+                self.out.line(f"{self.lane_text(node, node.axis, lane)} = {vectors.element(word, place, unpack)};")
 
     def vector_load(self, node: VectorLoad) -> None:
         """Print the accesses of a vector load, one after another."""
@@ -116,7 +131,7 @@ class NodePrinter(ValuePrinter):
     def _store_vector(self, node: VectorStore | WideStore, start: Index, values: Sequence[str]) -> None:
         vectors = self.names.dialect.vectors[node.dtype.value]
         place = self._vector_place(node, start, len(values))
-        conversion = node.conversion if isinstance(node, VectorStore) else ""
+        conversion = _conversion_name(node.conversion, node.value) if isinstance(node, VectorStore) else ""
         pack = self.names.dialect.instructions[conversion] if conversion else ""
         text = vectors.store.format(**place, values=", ".join(vectors.pack(values, pack)))
         self._print_under(node.guards, text, node.when if isinstance(node, VectorStore) else ())
@@ -229,7 +244,10 @@ class NodePrinter(ValuePrinter):
         print_atomic_update(node, values, rest, self.names, self.out)
 
     def accumulate(self, node: Accumulate) -> None:
-        """Print the accumulation of one value."""
+        """Print the accumulation of one value, or of the bytes of words."""
+        if node.axis is not None:
+            self._accumulate_words(node, node.axis)
+            return
         held = self.names.register(node.name, node.at)
         if node.name in self.names.along:
             self.out.line(f"{held} = {self.text(node.value)};")
@@ -239,6 +257,19 @@ class NodePrinter(ValuePrinter):
             return
         combined = call_text(COMBINERS[node.combine].fn, (held, self.text(node.value)), node.dtype, self.names.dialect)
         self.out.line(f"{held} = {combined};")
+
+    def _accumulate_words(self, node: Accumulate, axis: Var) -> None:
+        """Print the accumulation of neighbours, a word at a time, which compilers keep as words."""
+        dialect = self.names.dialect
+        vectors, text = dialect.vectors[node.dtype.value], dialect.instructions[f"{node.combine}_{node.dtype}x4"]
+        for first in range(0, axis.extent, vectors.per_word):
+            lanes = range(first, first + vectors.per_word)
+            held = [self.names.register(node.name, tuple(substitute(i, {axis: n}) for i in node.at)) for n in lanes]
+            (old,), (new,) = vectors.pack(held), vectors.pack([self.lane_text(node.value, axis, n) for n in lanes])
+            word = self.names.fresh()
+            self.out.line(f"{vectors.vector(len(lanes))} {word}; {word}.x = {text.format(old, new)};")
+            for place, register in enumerate(held):
+                self.out.line(f"{register} = {vectors.element(word, place)};")
 
     def write_register(self, node: RegisterWrite) -> None:
         """Print a register write."""
@@ -256,7 +287,7 @@ class NodePrinter(ValuePrinter):
             if node.ranks:
                 LaneSelect(sort, self.names, self.out).print()
             elif sorts_by_radix(sort.count, node.threads):
-                LaneRadix(sort, self.names, self.out).print()
+                radix_printer(sort, self.names, self.out).print()
             else:
                 sort.print()
         elif node.along:
@@ -266,8 +297,16 @@ class NodePrinter(ValuePrinter):
 
 
 #: Printer of each class that is a statement; other values are expressions.
+def _conversion_name(name: str, value: Value) -> str:
+    """Return the packed conversion of a value: that of sums for one with a number that no compiler drops."""
+    summed = isinstance(value, Op) and value.fn in ("add", "sub")
+    last = value.args[-1] if isinstance(value, Op) else value
+    return name + OF_SUMS if name and summed and isinstance(last, Literal) and last.value else name
+
+
 _STATEMENTS: Mapping[type, Callable[[NodePrinter, Any], None]] = {
     VectorLoad: NodePrinter.vector_load,
+    PackedConvert: NodePrinter.packed_convert,
     LdMatrix: NodePrinter.matrix_load,
     Store: NodePrinter.store,
     VectorStore: NodePrinter.vector_store,

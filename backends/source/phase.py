@@ -35,10 +35,7 @@ from ...ir import (
     Test,
     Value,
     Var,
-    VectorLoad,
-    VectorStore,
     WarpgroupMma,
-    WideStore,
     Window,
     box_variables,
     node_users,
@@ -49,12 +46,8 @@ from ...ir import (
 from .index_ctext import guard_text
 from .nodes import NodePrinter
 from .scope import KernelNames, Writer
+from .text_size import unroll_factor
 
-#: Limits of the unrolled statements of a scope: accumulations, loads and stores, and asynchronous copies.
-_UNROLLED_OPERATIONS = 2048
-_UNROLLED_MOVES = 160
-_UNROLLED_FETCHES = 32
-_MOVES = (Load, VectorLoad, Store, VectorStore, WideStore, AsyncCopy)
 _OFFSETS = (AsyncCopy, PackedLoad, LdMatrix)
 _ROOTS = get_args(Root)
 
@@ -167,18 +160,9 @@ class PhasePrinter:
         return along or any(var in self.boxes[node] for node in (*left, *found))
 
     def _unroll(self, nodes: Sequence[DfgNode], opened: tuple[Var, ...], var: Var) -> int:
-        """Return the unroll factor of a scope: compile time and register pressure grow superlinearly with its text."""
+        """Return the unroll factor of a scope."""
         sizes = {n: prod(v.extent for v in self._rest(n, opened)) for n in nodes}
-        operations = sum(size for n, size in sizes.items() if isinstance(n, (Accumulate, Mma)))
-        moves = sum(
-            size // prod(v.extent for v in vector_axes(n)) for n, size in sizes.items() if isinstance(n, _MOVES)
-        )
-        limit = _UNROLLED_FETCHES if self.phase.kind == "fetch" else _UNROLLED_MOVES
-        times = min(
-            var.extent, _UNROLLED_OPERATIONS * var.extent // max(1, operations), limit * var.extent // max(1, moves)
-        )
-        # A remainder is additional text; a factor with few divisors would leave a loop.
-        return next((n for n in range(times, times // 2, -1) if var.extent % n == 0), max(1, times))
+        return unroll_factor(var.extent, sizes, self.users, self.phase.kind == "fetch")
 
     def _meets(self, nodes: Sequence[DfgNode]) -> bool:
         """Return whether threads synchronise in some nodes."""

@@ -8,7 +8,6 @@ from difflib import get_close_matches
 
 from ...compile import CompiledPlan, load
 from ...ir import FusedGroup, Schedule, Target, UsageError, parse_ir, quote
-from ...passes.schedule import schedule_puls
 from ...runtime import plain
 from ..options import add_json
 from ..output import AnyPlan, console, note_uncompiled, plan_values
@@ -76,6 +75,8 @@ def _performance_limits(group: Mapping[str, object], target: Target) -> dict[str
     point, program = parse_ir(schedule), parse_ir(form)
     assert isinstance(point, Schedule), "plans store schedules"
     assert isinstance(program, FusedGroup), "plans store groups"
+    from ...passes.schedule import schedule_puls
+
     found = schedule_puls(program, point, target)
     return {"performance upper limit": {name: round(value, 4) for name, value in found.items()}}
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from ...compile import CompiledPlan, DynamicPlan, load
+from ...compile import CompiledPlan, load
 from ...ir import UsageError
 from ..export_forms import FORMS
 from ..options import add_json
-from ..output import console
+from ..output import console, is_dynamic
 
 #: Suffix of the folder of a plan.
 _FOLDER_SUFFIX = ".plan"
@@ -35,7 +35,7 @@ def command(arguments: Namespace) -> int:
     Raises `UsageError` for a plan in stages, or for ranges of sizes.
     """
     plan = load(arguments.plan)
-    if isinstance(plan, DynamicPlan):
+    if is_dynamic(plan):
         raise UsageError(
             f"{arguments.plan} is a plan for ranges of sizes, which needs Python",
             hint="compile the model for one size of each dim",

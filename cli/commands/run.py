@@ -9,11 +9,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...backends import Array, Timing
-from ...compile import CompiledPlan, ProgramPlan, StagedPlan
+from ...compile import CompiledPlan
 from ...runtime.native import PackedPlan, is_packed
 from ..models import MODEL_OPTIONS, open_plan
 from ..options import add_json, add_model_options, add_seed, count, refuse
-from ..output import AnyPlan, console, read_inputs, write_arrays
+from ..output import AnyPlan, console, is_staged, read_inputs, write_arrays
 from ..throughput import measure_throughput
 
 
@@ -50,7 +50,7 @@ def command(arguments: Namespace) -> int:
     results = plan.run(inputs)
     outputs = {name: value for name, value in results.items() if isinstance(value, np.ndarray)}
     others = {name: value for name, value in results.items() if name not in outputs}
-    state = plan.state if isinstance(plan, (CompiledPlan, PackedPlan, ProgramPlan)) else {}
+    state = getattr(plan, "state", {})
     if arguments.output:
         write_arrays(arguments.output, outputs)
     measured = _measure(plan, inputs, warmup, arguments.iters) if arguments.iters else {}
@@ -69,7 +69,7 @@ def command(arguments: Namespace) -> int:
                 "seed": arguments.seed,
                 "outputs": figures,
                 "others": others,
-                "uncompiled_time": plan.foreign_time if isinstance(plan, StagedPlan) else 0.0,
+                "uncompiled_time": plan.foreign_time if is_staged(plan) else 0.0,
                 "state": kept,
                 "seconds": times,
                 "runs_per_second": rate,
@@ -90,7 +90,7 @@ def command(arguments: Namespace) -> int:
         screen.print(console.table(f"{arguments.iters} runs on {plan.target.name}", columns, rows))
     if rate is not None:
         screen.print(f"{console.count(sessions, 'session')}: {rate:,.1f} runs per second", markup=False)
-    if isinstance(plan, StagedPlan) and plan.foreign_time is not None:
+    if is_staged(plan) and plan.foreign_time is not None:
         screen.print(f"uncompiled operations take {plan.foreign_time:.0%} of the time", markup=False)
     return 0
 

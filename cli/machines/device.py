@@ -7,7 +7,8 @@ from argparse import ArgumentParser, Namespace
 from attrs import asdict
 
 from ...backends import find_target, known_targets, open_device, target_aliases
-from ...backends.cuda import load_ceilings, measure_ceilings, save_ceilings, toolchains
+from ...backends.ceilings import load_ceilings, measure_ceilings, save_ceilings
+from ...backends.cuda import toolchains
 from ...ir import BackendError
 from ..options import add_json
 from ..outline import outline

@@ -6,19 +6,41 @@ import os
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from ...backends import Array
-from ...compile import CompiledPlan, DynamicPlan, StagedPlan
+from ...compile import CompiledPlan
 from ...ir import NumericsError, UsageError, quote
-from ...numerics import Comparison, require_correct
-from ...runtime import first_wrong_step, has_onnxruntime, run_onnxruntime
 from ...runtime.native import PackedPlan
 from . import console
 
-AnyPlan: TypeAlias = CompiledPlan | StagedPlan | DynamicPlan
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+    from ...compile import DynamicPlan, StagedPlan
+    from ...numerics import Comparison
+
+AnyPlan: TypeAlias = "CompiledPlan | StagedPlan | DynamicPlan"
+
+
+def is_staged(plan: AnyPlan | PackedPlan) -> TypeIs[StagedPlan]:
+    """Return whether a plan is in stages, without importing its class."""
+    if isinstance(plan, (CompiledPlan, PackedPlan)):
+        return False
+    from ...compile import StagedPlan  # parts of such a plan may still be compiled
+
+    return isinstance(plan, StagedPlan)
+
+
+def is_dynamic(plan: AnyPlan | PackedPlan) -> TypeIs[DynamicPlan]:
+    """Return whether a plan is for ranges of sizes."""
+    if isinstance(plan, CompiledPlan):
+        return False
+    from ...compile import DynamicPlan
+
+    return isinstance(plan, DynamicPlan)
 
 
 def read_inputs(plan: AnyPlan | PackedPlan, arguments: Namespace) -> dict[str, Array]:
@@ -87,9 +109,11 @@ def compare_plan(plan: AnyPlan, inputs: Mapping[str, Array], onnx: str | None) -
 
     It is ONNX Runtime on the given model, else the float64 reference.
     """
+    from ...runtime import run_onnxruntime
+
     if onnx is not None:
         return plan.verify(inputs, run_onnxruntime(onnx, inputs)), "ONNX Runtime"
-    return plan.verify(inputs), "the float64 reference" + (", part by part" if isinstance(plan, StagedPlan) else "")
+    return plan.verify(inputs), "the float64 reference" + (", part by part" if is_staged(plan) else "")
 
 
 def own_onnx(path: str, plan: AnyPlan) -> str | None:
@@ -97,8 +121,10 @@ def own_onnx(path: str, plan: AnyPlan) -> str | None:
 
     None where ONNX Runtime is missing or cannot know its operations, which are declared by the user.
     """
-    if isinstance(plan, StagedPlan) or not path.lower().endswith(".onnx") or Path(path).is_dir():
+    if is_staged(plan) or not path.lower().endswith(".onnx") or Path(path).is_dir():
         return None
+    from ...runtime import has_onnxruntime
+
     return path if has_onnxruntime() and not plan.own_operations() else None
 
 
@@ -111,6 +137,8 @@ def require_right_plan(
     """
     if all(result.ok for result in results):
         return
+    from ...numerics import require_correct
+
     culprit = first_wrong(plan, inputs)
     try:
         require_correct(results, f"plan {quote(plan.name)} against {oracle}")
@@ -125,6 +153,8 @@ def first_wrong(plan: AnyPlan, inputs: Mapping[str, Array]) -> str:
 
     It names the first value that outgrew a half type where one did.
     """
+    from ...runtime import first_wrong_step
+
     for part, given in plan.part_inputs(inputs):
         values = part.reference_values(given)
         found = first_wrong_step(part.session, given, values, part.tolerances())
@@ -137,10 +167,10 @@ def first_wrong(plan: AnyPlan, inputs: Mapping[str, Array]) -> str:
 
 def plan_values(plan: AnyPlan) -> dict[str, object]:
     """Return the JSON values of a plan."""
-    if isinstance(plan, StagedPlan):
+    if is_staged(plan):
         parts = [plan_values(part) for part in plan.parts]
         return {"name": plan.name, "target": plan.target.name, "uncompiled": plan.foreign, "parts": parts}
-    if isinstance(plan, DynamicPlan):
+    if is_dynamic(plan):
         dims = {dim.name: [dim.low, dim.high] for dim in plan.dims}
         buckets = [{"sizes": dict(each.sizes), **plan_values(each.plan)} for each in plan.buckets]
         return {"name": plan.name, "target": plan.target.name, "dims": dims, "buckets": buckets}
@@ -160,6 +190,6 @@ def plan_values(plan: AnyPlan) -> dict[str, object]:
 
 def note_uncompiled(plan: AnyPlan) -> None:
     """Print the uncompiled operations on standard error, if any."""
-    if isinstance(plan, StagedPlan):
+    if is_staged(plan):
         plan.notice = lambda text: console.note(f"cuts: warning: {text}")
         plan.warn()

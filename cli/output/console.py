@@ -9,16 +9,19 @@ import json
 import logging
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ...backends import Timing
-from ...backends.cuda import Cubin
-from ...numerics import Comparison
-from ...runtime import Plan, plain
+from ...runtime import plain
+
+if TYPE_CHECKING:
+    from ...backends import Timing
+    from ...backends.cuda import Cubin
+    from ...numerics import Comparison
+    from ...runtime import Plan
 
 _LOG = logging.getLogger("cuts.cli")
 

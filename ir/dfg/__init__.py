@@ -32,6 +32,7 @@ from .values import (
     Load,
     Op,
     Pack,
+    PackedConvert,
     PackedLoad,
     RegisterRead,
     SharedMatrix,

@@ -35,10 +35,7 @@ class Store:
 
 @frozen(cache_hash=True)
 class WideStore:
-    """Store of values to neighbouring elements, the first at `address`.
-
-    It takes place where all guards hold.
-    """
+    """Store of values from element `address` on, where all guards hold."""
 
     space: str
     buffer: str
@@ -91,7 +88,10 @@ class AsyncCopy:
 
 @frozen(cache_hash=True)
 class Accumulate:
-    """`held[at] = combine(held[at], value)` for every point of `over`, in order."""
+    """`held[at] = combine(held[at], value)` for every point of `over`, in order.
+
+    Instruction selection gives it an `axis` along which it combines words of bytes.
+    """
 
     name: str
     at: tuple[Index, ...]
@@ -99,6 +99,7 @@ class Accumulate:
     value: Value
     over: tuple[Var, ...]
     dtype: DType
+    axis: Var | None = None
 
 
 @frozen(cache_hash=True)
@@ -199,10 +200,7 @@ class RegisterWrite:
 
 @frozen(cache_hash=True)
 class Initialise:
-    """Set all held values of a reduction to its combiner's identity.
-
-    `shape` counts instances per dim of a thread.
-    """
+    """Set a reduction's values, `shape` per thread, to its combiner's identity."""
 
     name: str
     shape: tuple[int, ...]

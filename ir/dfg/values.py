@@ -137,6 +137,19 @@ class VectorLoad:
 
 
 @frozen(cache_hash=True)
+class PackedConvert:
+    """Conversion of floats to bytes and back, a word at a time.
+
+    Neighbours along `axis` become bytes of type `through`. Instruction selection makes it of two of `Convert`.
+    """
+
+    arg: Value
+    dtype: DType
+    through: DType
+    axis: Var
+
+
+@frozen(cache_hash=True)
 class PackedLoad:
     """Register of 32 bits of narrow neighbours, the first at `address`.
 
@@ -192,6 +205,7 @@ Value: TypeAlias = Union[
     Window,
     Pack,
     VectorLoad,
+    PackedConvert,
     PackedLoad,
     LdMatrix,
     SharedMatrix,

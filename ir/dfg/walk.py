@@ -43,6 +43,7 @@ from .values import (
     Load,
     Op,
     Pack,
+    PackedConvert,
     PackedLoad,
     RegisterRead,
     SharedMatrix,
@@ -59,6 +60,7 @@ _OPERANDS: Mapping[type, tuple[str, ...]] = {
     Op: ("args",),
     Convert: ("arg",),
     Pack: ("arg",),
+    PackedConvert: ("arg",),
     Window: ("load",),
     Store: ("value", "when"),
     WideStore: ("values",),
@@ -183,16 +185,13 @@ def vector_axes(node: DfgNode) -> tuple[Var, ...]:
     """Return the variables whose elements one instruction node moves."""
     if isinstance(node, LdMatrix):
         return node.axes
-    if isinstance(node, (VectorLoad, VectorStore, AsyncCopy)) and node.axis is not None:
+    if isinstance(node, (VectorLoad, VectorStore, AsyncCopy, Accumulate, PackedConvert)) and node.axis is not None:
         return (node.axis,)
     return ()
 
 
 def box_variables(roots: Iterable[DfgNode], unrolled: Sequence[Var]) -> dict[DfgNode, tuple[Var, ...]]:
-    """Return the box of each node, operands before users.
-
-    It has the unrolled variables that a family ranges over, in their order.
-    """
+    """Return the unrolled variables of each node's family, operands before users."""
     boxes: dict[DfgNode, tuple[Var, ...]] = {}
     for node in post_order(roots):
         own = set(own_variables(node))

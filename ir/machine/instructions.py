@@ -76,15 +76,30 @@ PACKED_CONVERSIONS: Mapping[str, tuple[DType, DType]] = {
     **{f"{dtype}_of_{DType.F32}x4": (dtype, DType.F32) for dtype in (DType.I8, DType.U8)},
     **{f"{kind}_from_zero_x2": (kind, kind) for kind in (DType.F16, DType.BF16)},
 }
-#: Conversions of the bytes of a loaded word: their type, and that of the values.
+#: Conversions of the bytes of a loaded word: their type, and that of the values, which has all of them.
 UNPACKED_CONVERSIONS: Mapping[str, tuple[DType, DType]] = {
-    f"{DType.F32}_of_{dtype}x4": (dtype, DType.F32) for dtype in (DType.I8, DType.U8)
+    f"{kind}_of_{dtype}x4": (dtype, kind)
+    for dtype in (DType.I8, DType.U8)
+    for kind in (DType.F32, DType.F16, DType.BF16)
+}
+
+#: Extremes of the bytes of two words: a reduction, and an element type.
+WORD_EXTREMES: Mapping[str, tuple[str, DType]] = {
+    f"{combine}_{dtype}x4": (combine, dtype) for combine in ("max", "min") for dtype in (DType.I8, DType.U8)
 }
 
 #: Instructions of each dialect. OpenCL C has none; matrix instructions are emulated there.
 INSTRUCTIONS: Mapping[str, frozenset[str]] = {
     "cuda": frozenset(
-        {*MATRIX_LOADS, *COPIES, *MMA_INSTRUCTIONS, *VECTOR_ADDITIONS, *PACKED_CONVERSIONS, *UNPACKED_CONVERSIONS}
+        {
+            *MATRIX_LOADS,
+            *COPIES,
+            *MMA_INSTRUCTIONS,
+            *VECTOR_ADDITIONS,
+            *PACKED_CONVERSIONS,
+            *UNPACKED_CONVERSIONS,
+            *WORD_EXTREMES,
+        }
     ),
     "opencl": frozenset(MMA_INSTRUCTIONS),
 }

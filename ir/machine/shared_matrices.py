@@ -13,9 +13,12 @@ instruction the distances between groups of eight lines (PTX ISA, "Shared Memory
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from attrs import frozen
 
-from ..affine import Index, IndexLike, as_index
+if TYPE_CHECKING:
+    from ..affine import Index, IndexLike
 
 #: Swizzles in bytes, with the mode that a descriptor has for each.
 SWIZZLES = {0: 0, 128: 1, 64: 2, 32: 3}
@@ -55,6 +58,8 @@ class SharedMatrixLayout:
 
         It is in row or column `along`, at the place `deep` of k.
         """
+        from ..affine import as_index  # few plans need the algebra of indices
+
         line = self.width // self.size
         inner, outer, lines = (deep, along, self.extent) if self.deep else (along, deep, self.depth)
         return as_index(inner) // line * (lines * line) + as_index(outer) * line + as_index(inner) % line

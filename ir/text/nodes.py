@@ -32,6 +32,7 @@ from ..dfg import (
     Mma,
     MmaAccumulate,
     Pack,
+    PackedConvert,
     PackedLoad,
     RegisterRead,
     RegisterWrite,
@@ -200,7 +201,7 @@ FORMS: dict[type, Form] = {
         "{? if <guards>?}{? valid <valid>?}"
     ),
     WideStore: Form("stores <space> <buffer>[<address>]: <dtype> = (<values>){? if <guards>?}"),
-    Accumulate: Form("accumulate <name>[<at>]: <dtype> = <combine> of <value>{? over (<over>)?}"),
+    Accumulate: Form("accumulate <name>[<at>]: <dtype> = <combine> of <value>{? over (<over>)?}{? along <axis>?}"),
     Mma: Form("mma <instruction> <name>[<results>]: <dtype> = <a> * <b>{? over (<over>)?} registers (<axes>)"),
     WarpgroupMma: Form(
         "warpgroup_mma <instruction> columns <columns>{? pitch <pitch>?} <name>[<upper>][<lower>]: <dtype> = <a> * <b>"
@@ -229,6 +230,7 @@ FORMS: dict[type, Form] = {
     VectorLoad: Form(
         "vector_load <space> <buffer>[<address>] over <axis> by (<pieces>){? of <stored>?}{? if <guards> else <fill>?}"
     ),
+    PackedConvert: Form("convert_words <arg> through <through> over <axis>"),
     PackedLoad: Form("packed_load <space> <buffer>[<address>]"),
     LdMatrix: Form("ldmatrix <instruction> <buffer>[<row>] over (<axes>)"),
     SharedMatrix: Form("matrix <buffer>[<start>]{? turned<!turned>?}"),

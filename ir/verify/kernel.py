@@ -8,7 +8,7 @@ by walking the phases, which is another matter: `check_barriers`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from math import prod
+from math import gcd, prod
 from typing import TypeAlias
 
 from attrs import frozen
@@ -45,7 +45,7 @@ from ..kernel import (
     loops,
     phases,
 )
-from ..machine import BOX_BYTES
+from ..machine import BOX_BYTES, MAP_UNIT_BYTES
 from ..types import DType
 from .dfg import CHECKS as DFG_CHECKS
 from .dfg import registers
@@ -268,8 +268,15 @@ def check_bulk_fetches(kernel: Kernel) -> Iterator[VerifyError]:
                 yield VerifyError(f"{where}: buffer {quote(copy.buffer)} has another type or swizzle than its copies")
             for index in (*copy.coordinates, copy.address):
                 yield from _unbound(where, index, known | outside)
-            if any(n * buffer.dtype.size % BOX_BYTES for n in (copy.address.const, *dict(copy.address.terms).values())):
+            if _steps_of(copy.address) * buffer.dtype.size % BOX_BYTES:
                 yield VerifyError(f"{where}: boxes begin at multiples of {BOX_BYTES} bytes of {quote(copy.buffer)}")
+            if _steps_of(copy.coordinates[0]) * buffer.dtype.size % MAP_UNIT_BYTES:
+                yield VerifyError(f"{where}: boxes begin at multiples of {MAP_UNIT_BYTES} bytes of {quote(copy.map)}")
+
+
+def _steps_of(index: Index) -> int:
+    """Return the greatest number that all values of an index are multiples of."""
+    return gcd(index.const, *(factor for _, factor in index.terms))
 
 
 def check_producers(kernel: Kernel) -> Iterator[VerifyError]:

@@ -16,8 +16,8 @@ from ..expr import Call, Expr, dtype_of
 from ..functions import ARRIVALS, COMBINERS, FUNCTIONS
 from ..recurrence import Unsliceable, split_step
 from ..statement import Program, Statement, runs
+from ..traversal import AddressedElement, addressed_elements, distinct, expr_variables
 from ..types import DType, TensorType
-from ..walk import AddressedElement, distinct, elements, expr_variables
 
 
 def _words(number: int, statement: Statement) -> str:
@@ -49,7 +49,7 @@ def check_reads_and_writes_disjoint(program: Program) -> Iterator[VerifyError]:
     This holds for values and for indices: its elements have no order but that of a step.
     """
     for number, statement in enumerate(program.statements):
-        if statement.target in statement.tensors_read and statement.step is None:
+        if statement.target in statement.tensors_read and statement.step is None and statement.along is None:
             yield VerifyError(
                 f"{_words(number, statement)} reads what it writes", statement.span, "write to another tensor"
             )
@@ -81,7 +81,7 @@ def check_tensors_written_before_read(program: Program) -> Iterator[VerifyError]
 
 def _elements_read(statement: Statement) -> list[AddressedElement]:
     """Return the elements that a statement reads; of several in the same rows one."""
-    found = {(e.tensor, e.indices[:1]): e for e in elements(statement.body)}
+    found = {(e.tensor, e.indices[:1]): e for e in addressed_elements(statement.body)}
     return list(found.values())
 
 
@@ -125,7 +125,7 @@ def check_steps_in_order(program: Program) -> Iterator[VerifyError]:
     number = 0
     for step, run in runs(program.statements):
         for place, statement in enumerate(run):
-            for element in elements(statement.body) if step is not None else ():
+            for element in addressed_elements(statement.body) if step is not None else ():
                 for writer, source in enumerate(run):
                     if source.target != element.tensor or step is None:
                         continue
@@ -283,7 +283,7 @@ def check_reads_in_bounds(program: Program) -> Iterator[VerifyError]:
     for number, statement in enumerate(program.statements):
         if any(v.extent == 0 for v in (*statement.axes, *statement.reduce)):
             continue
-        for element in elements(statement.body):
+        for element in addressed_elements(statement.body):
             if element.tensor in program.tensors:
                 yield from bounds_problems(
                     f"{_words(number, statement)}: {quote(element.tensor)}", program.tensors[element.tensor], element

@@ -13,8 +13,8 @@ from ..errors import VerifyError, quote, raise_all
 from ..expr import dtype_of
 from ..functions import VALUE_COMBINERS
 from ..segment import SCAN_MODES, SORT_ORDERS, FusedGroup, Output, Reduction, Segment
+from ..traversal import AddressedElement, addressed_elements, expr_indirects, expr_variables, reads, tensors_read
 from ..types import DType
-from ..walk import AddressedElement, elements, expr_indirects, expr_variables, reads, tensors_read
 from .program import bounds_problems, mixed_types
 
 Part: TypeAlias = Reduction | Output
@@ -48,8 +48,8 @@ def check_tensors_typed(group: FusedGroup) -> Iterator[VerifyError]:
 def check_reads_have_sources(group: FusedGroup) -> Iterator[VerifyError]:
     """Every read has a source.
 
-    Sources are inputs, tables, earlier reductions of the segment, and shared tensors of earlier segments. So no part
-    reads its own result. Tensors in indices lie in global memory.
+    Sources are inputs, tables, earlier reductions of the segment, and shared tensors of earlier segments. Only a
+    recurrence reads its own result. Tensors in indices lie in global memory.
     """
     given = {*group.inputs, *group.constants}
     for number, segment in enumerate(group.segments):
@@ -58,7 +58,8 @@ def check_reads_have_sources(group: FusedGroup) -> Iterator[VerifyError]:
         parts: tuple[Part, ...] = (*segment.reductions, *segment.outputs)
         for part in parts:
             where = f"segment {number}, {quote(_name(part))}"
-            for tensor in (t for t in tensors_read(part.body) if t not in known):
+            own = {part.name} if isinstance(part, Reduction) and part.along in SCAN_MODES else set[str]()
+            for tensor in (t for t in tensors_read(part.body) if t not in known | own):
                 yield VerifyError(f"{where} reads {quote(tensor)}, which nothing before it computes")
             written = [i for index in _write_indices(part) for i in indirects(index)]
             for indirect in (i for i in (*expr_indirects(part.body), *written) if i.tensor not in given):
@@ -179,7 +180,7 @@ def check_reads_in_bounds(group: FusedGroup) -> Iterator[VerifyError]:
     for where, segment, part in _named_parts(group):
         own = {r.name for r in segment.reductions}
         outer = part.guards if isinstance(part, Output) else ()
-        for element in elements(part.body):
+        for element in addressed_elements(part.body):
             if element.tensor in group.tensors and element.tensor not in own:
                 guarded = AddressedElement(element.tensor, element.indices, (*element.guards, *outer))
                 yield from bounds_problems(f"{where}: {quote(element.tensor)}", group.tensors[element.tensor], guarded)

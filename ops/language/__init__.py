@@ -12,3 +12,4 @@ from .instantiate import Instance, OpDecl
 from .registry import Registry
 from .text import print_expression, print_item, provide_parser_cache, syntax
 from .unroll import unroll_loops
+from .walked_recurrences import walk_recurrences

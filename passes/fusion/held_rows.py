@@ -21,7 +21,9 @@ from typing import TypeAlias
 from attrs import evolve, field, frozen
 
 from ...ir import (
+    SCAN_MODES,
     Cast,
+    DType,
     Expr,
     Index,
     Read,
@@ -31,11 +33,13 @@ from ...ir import (
     Var,
     as_index,
     is_bijection,
+    is_recurrence,
     rebuild,
     solve,
     substitute,
     substitute_expr,
     variables,
+    walked_row,
 )
 from ..statements import FusionError, RowSort, match_scan, match_sort
 
@@ -71,6 +75,8 @@ class HeldRows:
 
         The reduction has a value for each element of its row. None where the operand of ranks is not computed here.
         """
+        if statement.is_recurrence:
+            return self._walk_row(statement)
         along = match_sort(statement, before, self.tensors) or match_scan(statement)
         if along is None or along.axis != statement.along:
             return None
@@ -84,6 +90,34 @@ class HeldRows:
         reader = evolve(statement, body=held, reduce=(), combine=None, along=None)
         self._note_row(statement, along.axis, low, along.term.extent)
         return row, self._extend_axis(reader, along.axis, low, along.term.extent)
+
+    def _walk_row(self, statement: Statement) -> tuple[Statement, Statement]:
+        """Return a recurrence as a reduction, whose body reads its value for the element before, and its reader."""
+        row = statement.along
+        assert row is not None
+        axes = tuple(a for a in statement.axes if a != row)
+        name, instance = f"{statement.target}.along", tuple(map(as_index, (*axes, row)))
+        self.tensors[name] = evolve(self.tensors[statement.target], shape=tuple(a.extent for a in (*axes, row)))
+        self.tensors[earlier_name(name)] = self.tensors[name]
+        self.along[name] = "upto"
+        earlier = tuple(substitute(w, {row: as_index(row) - 1}) for w in statement.write)
+
+        def leaf(node: Expr) -> Expr:
+            own = isinstance(node, Read) and node.tensor == statement.target
+            if not own:
+                return node
+            assert isinstance(node, Read)
+            if node.indices != earlier:
+                raise FusionError(f"{statement.target} is needed at elements that other threads compute")
+            return Read(earlier_name(name), instance)
+
+        body = rebuild(statement.body, leaf)
+        # Nothing combines values; of the combiners, products are rewritten least.
+        terms = evolve(
+            statement, target=name, axes=axes, write=instance[:-1], reduce=(row,), combine="prod", body=body, along=None
+        )
+        self._note_row(statement, row, 0, row.extent)
+        return terms, evolve(statement, body=Read(name, instance), along=None)
 
     def _note_row(self, statement: Statement, axis: Var, low: int, extent: int) -> None:
         """Record the elements of a row that a statement's target has, if a dim has them."""
@@ -134,6 +168,17 @@ class HeldRows:
             self._note_row(statement, axis, low, row.extent)
             return self._extend_axis(statement, axis, low, row.extent)
         return statement
+
+
+def read_state(body: Expr, target: str, state: Read, dtype: DType, held: DType) -> Expr:
+    """Return a recurrence's body that reads the state in registers."""
+    value: Expr = state if held is dtype else Cast(dtype, state)
+    return rebuild(body, lambda node: value if isinstance(node, Read) and node.tensor == earlier_name(target) else node)
+
+
+def earlier_name(target: str) -> str:
+    """Return the name of a recurrence's value for the element before."""
+    return f"{target}.before"
 
 
 def _replace_expr(body: Expr, old: Read, new: Read) -> Expr:
@@ -247,3 +292,8 @@ def check_rows(segment: Segment) -> None:
     rows = {r.reduce for r in segment.reductions} | {o.extra for o in segment.outputs if o.extra}
     if segment.column_sums and (len(rows) != 1 or any(r.along for r in segment.reductions)):
         raise FusionError("column sums are beside rows of several kinds")
+    if any(map(is_recurrence, segment.reductions)) and walked_row(segment) is None:
+        raise FusionError("a recurrence is beside rows of several kinds")
+    directions = {SCAN_MODES[r.along][0] for r in segment.reductions if r.along in SCAN_MODES}
+    if len(directions) > 1 and not any(variables(o.write[-1]) & {*o.extra} for o in segment.outputs if o.write):
+        raise FusionError("rows that no lanes hold are scanned from both ends")

@@ -20,6 +20,7 @@ from ...ir import (
     Values,
     Var,
     dtype_of_numpy,
+    is_recurrence,
     working_dtype,
 )
 
@@ -52,6 +53,9 @@ def _run_segment(segment: Segment, memory: dict[str, Values]) -> None:
     shape = tuple(a.extent for a in segment.axes)
     held = frozenset(r.name for r in segment.reductions)
     for reduction in segment.reductions:
+        if is_recurrence(reduction):
+            scope[reduction.name] = _walk(segment, reduction, scope, held)
+            continue
         space = Points((*segment.axes, *reduction.reduce), scope, held)
         values = np.broadcast_to(space.value(reduction.body), space.shape)
         function = COMBINERS[reduction.combine].function.numpy
@@ -74,6 +78,18 @@ def _run_segment(segment: Segment, memory: dict[str, Values]) -> None:
             COMBINERS[combine].function.numpy.at(memory[output.tensor], position, value)  # type: ignore[attr-defined]
         else:
             memory[output.tensor][position] = value if position else value.reshape(())
+
+
+def _walk(segment: Segment, reduction: Reduction, scope: dict[str, Values], held: frozenset[str]) -> Values:
+    """Return the values of a recurrence, computed for whole rows as often as it has elements."""
+    (row,) = reduction.reduce
+    state = np.zeros((*(a.extent for a in segment.axes), row.extent))
+    for _ in range(row.extent):
+        before = np.concatenate([state[..., :1], state[..., :-1]], axis=-1)
+        space = Points((*segment.axes, row), {**scope, reduction.name: before}, held)
+        with np.errstate(all="ignore"):
+            state = np.broadcast_to(space.value(reduction.body), space.shape)
+    return state
 
 
 def along_row(reduction: Reduction, values: Values) -> Values:

@@ -56,7 +56,7 @@ from ...ir import (
 from ..statements import FusionError, Inliner, constant, split_argument_reduction
 from .align import Places, align, check_counts, order_of_row
 from .fold_tables import fold_tables
-from .held_rows import ColumnSum, HeldRows, check_column, check_rows, spread_columns
+from .held_rows import ColumnSum, HeldRows, check_column, check_rows, read_state, spread_columns
 
 #: Largest integer up to which f32 represents all integers.
 _MAX_EXACT_INTEGER = 1 << 24
@@ -211,7 +211,8 @@ class _Normaliser:
             name = next(n for n in (f"acc{k}" for k in count()) if n not in self.tensors)
             held = (*places.axes, *(rows if found.along else ()))
             self.tensors[name] = TensorType(accumulator, tuple(p.extent for p in held))
-            reductions.append(evolve(found, name=name))
+            body = read_state(body, statement.target, Read(name, tuple(map(as_index, held))), dtype, accumulator)
+            reductions.append(evolve(found, name=name, body=body))
         value: Expr = Read(name, tuple(map(as_index, (*places.axes, *(rows if found.along else ())))))
         value = Cast(dtype, value) if accumulator is not dtype else value
         registers[statement.target] = Call("mul", (value, scale)) if scale is not None else value
@@ -377,7 +378,7 @@ def _join_pieces(
     result: list[Statement] = []
     pieces: dict[str, list[Statement]] = {}
     for statement in statements:
-        if number[statement.target] > 1 and statement.combine:
+        if number[statement.target] > 1 and (statement.combine or statement.along):
             raise FusionError(f"{statement.target} is written in pieces, one of them a reduction")
         if number[statement.target] == 1 or statement.target not in live:
             result.append(statement)

@@ -35,6 +35,7 @@ from ...ir import (
     substitute,
 )
 from ...ops import Instance, Registry
+from ...ops.language import walk_recurrences
 from ..statements import (
     MAX_NETWORK_ROW,
     Programs,
@@ -255,6 +256,7 @@ class _Builder:
             except (GraphError, SpecError) as error:
                 raise convert_error(error, GraphError, f"node '{node.name}': ", node.span) from error
             program = self._fold_lookups(instance, known)
+            program = walk_recurrences(program)
             program = separate_lone_pieces(split_residues(unroll_tables(program)))
             choose_form = make_scatters_deterministic if self.deterministic else make_scatters_atomic
             program = choose_form(divide_scans(mark_sorts(program, self.longest)))

@@ -3,9 +3,12 @@
 Sizes, tiles and shared memory."""
 
 from .block_sums import (
+    DataEnd,
     ScatterBins,
     added_neighbours,
     bin_count,
+    data_end,
+    ending_guards,
     index_axes,
     is_scatter_only,
     part_place,
@@ -35,6 +38,7 @@ from .footprint import (
 from .mask_bounds import ONE_ROW, MaskBound, mask_bounds, tile_bounds
 from .matrix_instructions import (
     FRAGMENT_SETS,
+    chained_vector,
     has_alternating_sets,
     held_lane,
     held_swizzle,
@@ -66,6 +70,8 @@ from .row_sharing import (
     shareable_loops,
     shifted_score,
     split_divisor,
+    walked_loop,
+    walks_rows,
     weighs_scores_alone,
     whole_loops,
 )

@@ -1,28 +1,45 @@
-"""Sums of a block: bins of privatised scatters, parts of column sums.
+"""Sums of a block: bins, parts of column sums, ends by data.
 
-Bins are the elements that a block's values may belong to. A part has the instances whose rows a block adds up.
+Bins are the elements that a block's values may belong to. A part has the instances whose rows a block adds up. All
+terms of a sum are 0 from a place on that data say.
+
+    y[g] = sum_m (a[begin[g] + m] if m < size[g] else 0)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from attrs import evolve, frozen
 
 from ...ir import (
     VECTOR_ADDITIONS,
+    Call,
+    Clamp,
+    Const,
+    Expr,
     FusedGroup,
+    Guard,
     Index,
+    Indirect,
+    InRange,
     Read,
+    Reduction,
     Segment,
+    TensorType,
     Var,
     as_index,
     expr_variables,
+    factors,
+    indirects,
     linearise,
+    primaries,
     reads,
     row_major,
+    stored_factor,
     substitute,
+    variables,
 )
 from .footprint import Count, product
 from .schedule_template import next_power
@@ -147,3 +164,62 @@ def single_elements(segment: Segment, row: Read) -> Iterator[tuple[Read, Index]]
         fixed = {v: b for a, b in pairs for v in axes if a == as_index(v) and b.is_const}
         if fixed.keys() == {*axes} and evolve(row, indices=tuple(substitute(i, fixed) for i in row.indices)) == read:
             yield read, linearise([fixed[v] for v in axes], row_major(tuple(v.extent for v in axes)))
+
+
+@frozen
+class DataEnd:
+    """End of a sum by data: its axes, average terms.
+
+    Sums that begin where data say read each row once, so that the rows are divided among them.
+    """
+
+    axes: frozenset[Var]
+    terms: int
+
+
+def data_end(reduction: Reduction, axes: Sequence[Var], tensors: Mapping[str, TensorType]) -> DataEnd | None:
+    """Return the end of a sum that data begin and end."""
+    guards = ending_guards(reduction)
+    if not guards:
+        return None
+    (step,) = (axis for axis in reduction.reduce if axis.extent > 1)
+    used = frozenset(axes) & frozenset[Var]().union(*(variables(guard.index) for guard in guards))
+    rows = max(_begun_rows(reduction.body, step, tensors), default=0)
+    return DataEnd(used, -(-rows // prod(a.extent for a in used))) if rows else None
+
+
+def _begun_rows(body: Expr, step: Var, tensors: Mapping[str, TensorType]) -> Iterator[int]:
+    """Yield the extents of dims along which a step counts from an integer of a tensor."""
+    for read in (r for r in reads(body) if r.tensor in tensors):
+        lookups = (p for index in read.indices for p in primaries(index) if isinstance(p, Indirect))
+        every: tuple[Read | Indirect, ...] = (read, *(p for p in lookups if p.tensor in tensors))
+        for element in every:
+            for index, extent in zip(element.indices, tensors[element.tensor].shape, strict=True):
+                inner = index.terms[0][0] if len(index.terms) == 1 else None
+                index = inner.arg if isinstance(inner, Clamp) else index
+                if index.coefficient(step) == 1 and indirects(index - step):
+                    yield extent
+
+
+def ending_guards(reduction: Reduction) -> list[Guard]:
+    """Return conditions on data beyond which all factors are 0.
+
+    They bound the only reduced axis of a sum.
+    """
+    axes = [axis for axis in reduction.reduce if axis.extent > 1]
+    if reduction.combine != "sum" or len(axes) != 1:
+        return []
+    (axis,) = axes
+    common = set.intersection(*({*_nonzero(stored_factor(part, reduction.math))} for part in factors(reduction.body)))
+    rest = {guard: guard.index - axis for guard in sorted(common, key=lambda guard: guard.text)}
+    return [g for g, r in rest.items() if indirects(r) and axis not in variables(r) and g.index.coefficient(axis) == 1]
+
+
+def _nonzero(factor: Expr) -> Iterator[Guard]:
+    """Yield conditions without which a factor is 0."""
+    if isinstance(factor, Read) and factor.fill == 0:
+        yield from factor.guards
+    elif isinstance(factor, Call) and factor.fn == "select":
+        condition, value, other = factor.args
+        if isinstance(condition, InRange) and isinstance(other, Const) and other.value == 0:
+            yield from (*condition.guards, *_nonzero(value))

@@ -110,7 +110,11 @@ class Cover:
 
 
 def span(index: Index, extents: Mapping[Var, Count]) -> Count:
-    """Return an index's maximum minus its minimum over a cover."""
+    """Return an index's maximum minus its minimum over a cover.
+
+    Integers of a tensor count as neighbours; added to others, each pair is another value.
+    """
+    paired = len(index.terms) > 1 and any(isinstance(primary, Indirect) for primary, _ in index.terms)
     total: Count = 0
     for primary, factor in index.terms:
         if isinstance(primary, Var):
@@ -123,7 +127,7 @@ def span(index: Index, extents: Mapping[Var, Count]) -> Count:
             width = least(span(primary.arg, extents), primary.high - primary.low)
         else:
             width = least(_combinations(primary, extents), primary.extent) - 1
-        total = total + abs(factor) * width
+        total = (total + 1) * (width + 1) - 1 if paired else total + abs(factor) * width
     return total
 
 

@@ -53,10 +53,13 @@ def mma_operands(reduction: Reduction, rows: Sequence[Var], columns: Sequence[Va
 def promotion_depth(reduction: Reduction, instruction: str) -> int:
     """Return the most elements of k whose sum is promoted at once.
 
-    It is a block of terms of one scale, or the interval of the math mode or the instruction; 0 where sums never are.
+    It is a block of terms of one scale, or the interval of the math mode or the instruction; 0 where sums never are, as
+    those of fewer terms.
     """
     _, block = block_scales(reduction.body, reduction.reduce)
     every = promotion_interval(reduction.math, instruction)
+    if not block and prod(axis.extent for axis in reduction.reduce) <= every:
+        return 0
     return min(every, block) if every and block else every or block
 
 
@@ -75,6 +78,15 @@ MAX_HELD_VECTOR, HELD_LINE_BYTES = 4, 32
 def runs(atom: MmaInstruction) -> tuple[int, int]:
     """Return a lane's elements of C along rows and columns."""
     return atom.m // (ACCUMULATOR_THREADS[0] * atom.warps), atom.n // ACCUMULATOR_THREADS[1]
+
+
+def chained_vector(instruction: str) -> int:
+    """Return the neighbours of a row that a chain's lane holds.
+
+    They fill a register of the next instruction's rows.
+    """
+    atom = MMA_INSTRUCTIONS[instruction]
+    return (atom.held_a or atom.a).packed
 
 
 def interleaved_instructions(vector: int, run: int) -> int:

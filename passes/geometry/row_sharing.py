@@ -35,6 +35,8 @@ from ...ir import (
     factors,
     guarded_read,
     reads,
+    stored_factor,
+    walked_row,
 )
 from .matrix_instructions import mma_operands
 from .schedule_template import SegmentTemplate
@@ -177,7 +179,7 @@ def _is_linear(reduction: Reduction, wide: set[str], shared: set[str], row: tupl
     """Return whether a reduction along whole rows sums products with one element of the row, and reads nothing else of
     it.
     """
-    parts = factors(reduction.body)
+    parts = [stored_factor(p, reduction.math) for p in factors(reduction.body)]
     rows = [p for p in parts if isinstance(p, Read) and p.tensor in wide]
     along = [v.extent for v in reduction.reduce] == [v.extent for v in row] and len(row) == 1
     others = (p for p in parts if p not in rows)
@@ -194,9 +196,20 @@ def whole_loops(segment: Segment, reduces: Sequence[Sequence[int]]) -> tuple[int
     return tuple(sorted({k for r, loops in zip(segment.reductions, reduces, strict=True) if r.along for k in loops}))
 
 
+def walks_rows(segment: Segment, schedule: SegmentSchedule) -> bool:
+    """Return whether each thread takes whole rows of a segment."""
+    return walked_row(segment) is not None and schedule.reduction_threads == 1
+
+
+def walked_loop(segment: Segment, loops: Sequence[tuple[Var, ...]]) -> int:
+    """Return the position of the loop over a walked row, or -1."""
+    row = walked_row(segment)
+    return -1 if row is None else [*loops].index((row,))
+
+
 # ---- chains in registers
 
-#: Lanes that share a row of an instruction's results, and neighbours of each.
+#: Lanes that share a row of an instruction's results, and the fewest neighbours of each.
 ROW_LANES, ROW_VECTOR = ACCUMULATOR_THREADS[1], ACCUMULATOR_VECTOR[1]
 
 

@@ -54,7 +54,8 @@ class SegmentTemplate:
     at positions `streamed_loops` run along. In an exchange, a block takes the dims at positions `exchanged` whole.
     Blocks with column sums take `part_rows` instances, in several tiles. The blocks of a cluster share the rows of a
     segment that `clusters`.
-    Matrix instructions of a `boxed` segment fill a box in shared memory.
+    Matrix instructions of a `boxed` segment fill a box in shared memory. A thread takes the rows of the loop at
+    position `walked` whole, element by element, if there is one.
     """
 
     dims: tuple[tuple[Var, ...], ...]
@@ -79,6 +80,7 @@ class SegmentTemplate:
     part_rows: int = 0
     clusters: bool = False
     boxed: bool = False
+    walked: int = -1
 
     @property
     def tiled_dim(self) -> int:

@@ -23,8 +23,8 @@ from ...ir import (
     reads,
 )
 from .footprint import Count, Cover, ceil_div, least, product
-from .matrix_instructions import lanes_along
-from .row_sharing import ROW_LANES, ROW_VECTOR, is_register_chain
+from .matrix_instructions import chained_vector, lanes_along
+from .row_sharing import ROW_LANES, is_register_chain
 from .schedule_template import ScheduleTemplate, SegmentTemplate, next_power
 from .shared_tensors import axis_places, exchange_dims
 
@@ -170,7 +170,7 @@ def _chain_columns(segments: Sequence[SegmentTemplate], columns: Columns) -> Col
     return {
         **columns,
         "s1.reduction_threads": ROW_LANES,
-        "s1.row_vector": ROW_VECTOR,
+        "s1.row_vector": chained_vector(segments[0].mma),
         "s2.c0": columns["s1.part"],
         "s0.order": 2,
         "s2.order": 2,
@@ -241,7 +241,8 @@ def _geometry(
         block,
         thread,
         tuple(
-            columns.get(f"{prefix}v{d}", ROW_VECTOR if parts.holds_results and d == parts.columns else 1) for d in rank
+            columns.get(f"{prefix}v{d}", chained_vector(parts.mma) if parts.holds_results and d == parts.columns else 1)
+            for d in rank
         ),
         counts,
         chunk,

@@ -158,16 +158,18 @@ def numbers_of_columns(group: FusedGroup, chain: TileChain) -> list[Read]:
     for read in _numbers_read(segment):
         own, kind = [variables(i) for i in read.indices], group.tensors[read.tensor]
         alone = bool(own) and read.indices[-1] == as_index(column) and all(column not in v for v in own[:-1])
-        rows = kind.shape[-1] * kind.dtype.size if kind.shape else 1
-        if alone and all(row not in v for v in own) and kind.dtype is DType.F32 and rows % MAP_UNIT_BYTES == 0:
+        if alone and all(row not in v for v in own) and kind.dtype is DType.F32:
             found.append(read)
     return found
 
 
 def column_pitch(part: Count) -> Count:
-    """Return the elements of f32 between the boxes of two parts."""
-    unit = BOX_BYTES // DType.F32.size
-    return ceil_div(part, unit) * unit
+    """Return the elements of f32 between the boxes of two parts.
+
+    A box begins at a multiple of bytes, up to some elements before its part.
+    """
+    unit, before = (n // DType.F32.size for n in (BOX_BYTES, MAP_UNIT_BYTES))
+    return ceil_div(part + before, unit) * unit
 
 
 def _numbers_read(segment: Segment) -> list[Read]:

@@ -18,6 +18,7 @@ from ...ir import (
     COPIES,
     INSTRUCTIONS,
     MATRIX_LOADS,
+    PACKED_CONVERSIONS,
     UNPACKED_CONVERSIONS,
     Accumulate,
     AsyncCopy,
@@ -30,6 +31,7 @@ from ...ir import (
     MmaAccumulate,
     Op,
     Pack,
+    PackedConvert,
     PackedLoad,
     Phase,
     Root,
@@ -53,6 +55,7 @@ from .vector_accesses import (
     round_by_addition,
     select_addition,
     select_copy,
+    select_extreme,
     select_vector_load,
     select_vector_store,
     select_window_load,
@@ -124,6 +127,9 @@ class PhaseSelector:
             # Elements of a vector that stay beside others are left out one by one.
             found = self._instruction(root, self._store)
             found = next((k for k in map(self._keep_elements, (found, root)) if k not in (found, root)), found)
+        elif isinstance(root, Accumulate):
+            whole = evolve(root, value=self._value(root.value))
+            return next(filter(None, (select_extreme(whole, v, self.context) for v in self.boxes[root])), whole)
         if isinstance(found, Store) and (load := self._copy_source(found)):
             return select_copy(found, load, None, self.phase.l1, self.context) or found
         return with_operands(found, self._value)
@@ -134,7 +140,7 @@ class PhaseSelector:
             if isinstance(node, (Load, Pack)):
                 found = self._instruction(node, self._load)
             if isinstance(node, Convert):
-                found = self._converted_load(node) or round_by_addition(node, self.context)
+                found = self._converted_load(node) or self._by_words(node) or round_by_addition(node, self.context)
             if found is node and isinstance(node, Pack):
                 found = _packed_load(node) or node
             self.selected[node] = with_operands(found, self._value)
@@ -154,6 +160,20 @@ class PhaseSelector:
         found = self._instruction(load, self._load)
         whole = isinstance(found, VectorLoad) and all(n * load.dtype.size % WORD_BYTES == 0 for n in found.pieces)
         return evolve(found, dtype=node.dtype, stored=load.dtype) if isinstance(found, VectorLoad) and whole else None
+
+    def _by_words(self, node: Convert) -> PackedConvert | None:
+        """Return the conversion of words of floats to bytes and back."""
+        inner = node.arg
+        if not isinstance(inner, Convert) or self.users[inner] != [node]:
+            return None
+        ways = {PACKED_CONVERSIONS.get(n) for n in self.context.instructions}
+        back = {UNPACKED_CONVERSIONS.get(n) for n in self.context.instructions}
+        if (inner.dtype, inner.arg.dtype) not in ways or (inner.dtype, node.dtype) not in back:
+            return None
+        words = (v for v in reversed(self.boxes[node]) if v not in self.scopes and v.extent % WORD_BYTES == 0)
+        axis = next(words, None)
+        value = round_by_addition(inner, self.context).arg
+        return None if axis is None else PackedConvert(value, node.dtype, inner.dtype, axis)
 
     def _instruction(self, node: Node, select: Callable[[Node, Sequence[Var]], Node]) -> Node:
         """Return the instruction of a node, within the loops of the scopes that enclose it."""

@@ -21,10 +21,13 @@ from ...ir import (
     MIN_COPY_BYTES,
     PACKED_CONVERSIONS,
     WIDEST_BYTES,
+    WORD_EXTREMES,
+    Accumulate,
     AsyncCopy,
     Convert,
     DType,
     Guard,
+    IndexNode,
     Literal,
     Load,
     Op,
@@ -33,6 +36,7 @@ from ...ir import (
     Var,
     VectorLoad,
     VectorStore,
+    Window,
     copy_row,
     own_variables,
     vector_address,
@@ -110,7 +114,33 @@ def _near(value: Value) -> Value:
         return Op("sub", (Op("add", (value.args[0], magic), DType.F32), magic), DType.F32)
     first, *others = value.args
     moved = value.fn in _MOVES and all(map(_is_small, others))
-    return evolve(value, args=(_near(first), *others)) if moved else value
+    return _merge_sums(evolve(value, args=(_near(first), *others))) if moved else value
+
+
+def _merge_sums(value: Op) -> Op:
+    """Return a rounded number that is moved by a small integer, with one sum less.
+
+    (x + r) - r + z  ->  (x + r) - (r - z)
+    """
+    first, *others = value.args
+    inner = first.args if isinstance(first, Op) and first.fn == "sub" else ()
+    rounded = inner[1:] == (Literal(ROUNDING_SUM, DType.F32),)
+    moved = [n for n in map(_number, others) if n is not None]
+    if value.fn not in ("add", "sub") or not rounded or len(moved) != 1:
+        return value
+    base = ROUNDING_SUM - moved[0] * (1 if value.fn == "add" else -1)
+    return Op("sub", (inner[0], Literal(base, DType.F32)), DType.F32)
+
+
+def _number(value: Value) -> float | None:
+    """Return a literal number, also where types that have it convert it."""
+    if isinstance(value, Convert):
+        number, limits = _number(value.arg), value.dtype.element
+        fits = number is not None and (value.dtype.is_float or limits.lowest <= number <= limits.highest)
+        return number if fits else None
+    if isinstance(value, IndexNode):
+        return None if value.index.terms else float(value.index.const)
+    return float(value.value) if isinstance(value, Literal) else None
 
 
 def _is_small(value: Value) -> bool:
@@ -134,6 +164,15 @@ def _above_zero(value: Value) -> Value | None:
         return None
     inner = _above_zero(others[-1])
     return None if inner is None else evolve(value, args=(*others[:-1], inner, last))
+
+
+def select_extreme(node: Accumulate, var: Var, context: SelectionContext) -> Accumulate | None:
+    """Return the extreme of loaded words along a variable."""
+    load = node.value.load if isinstance(node.value, Window) else node.value
+    known = any(WORD_EXTREMES.get(name) == (node.combine, node.dtype) for name in context.instructions)
+    words = isinstance(load, VectorLoad) and load.axis == var and load.stored is None
+    whole = isinstance(load, VectorLoad) and all(n * load.dtype.size % WORD_BYTES == 0 for n in load.pieces)
+    return evolve(node, axis=var) if known and words and whole and var not in node.over else None
 
 
 def select_addition(node: Store, var: Var, context: SelectionContext) -> Store | None:

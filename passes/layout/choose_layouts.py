@@ -52,12 +52,18 @@ MAX_ROUNDS = 3
 
 
 def choose_layouts(
-    programs: Programs, target: Target, math: str = "", orders: Mapping[str, Order] | None = None, threads: bool = True
+    programs: Programs,
+    target: Target,
+    math: str = "",
+    orders: Mapping[str, Order] | None = None,
+    threads: bool = True,
+    kept: frozenset[str] = frozenset(),
 ) -> Programs:
     """Return programs whose tensors lie as their kernels access them.
 
     `math` is the math mode of contractions of f32. Programs may be a part of others, in which their inputs and outputs
-    lie in some `orders`. Without `threads` nothing changes where no matrix instructions multiply.
+    lie in some `orders`. Without `threads` nothing changes where no matrix instructions multiply. The order of `kept`
+    tensors stays: they pass between contractions without storage.
     """
     programs = reorder(programs, orders) if orders else programs
     multiplied = _has_matrix_instructions(programs.types.values(), target, math)
@@ -67,10 +73,10 @@ def choose_layouts(
         found = found if found is not programs else _between_products(programs, target)
         if found is not programs:
             return found
-    return _for_accesses(programs, products) if multiplied or threads else programs
+    return _for_accesses(programs, products, kept) if multiplied or threads else programs
 
 
-def _for_accesses(programs: Programs, products: Collection[Place]) -> Programs:
+def _for_accesses(programs: Programs, products: Collection[Place], kept: frozenset[str]) -> Programs:
     """Return programs whose tensors lie as their statements move them with fewest instructions.
 
     Matrix instructions compute `products`. Without these nothing changes where the caller's tensors lie as the graph
@@ -79,7 +85,7 @@ def _for_accesses(programs: Programs, products: Collection[Place]) -> Programs:
     turned = dict(transposed_outputs(programs, find_aliases(programs)))
     programs = _with_orders(_with_orders(programs, turned), dict(_single_elements_first(programs, products)))
     aliases = find_aliases(programs)
-    fixed = fixed_tensors(programs, aliases)
+    fixed = fixed_tensors(programs, aliases) | kept
     views = _views(aliases, programs, {}, fixed)
     seen = {root_tensor(t, aliases) for t, order in views if moves_elements(programs.types[t].shape, order)}
     if not products and not turned and seen.isdisjoint(programs.graph.inputs):

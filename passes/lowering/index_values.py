@@ -11,6 +11,7 @@ from ...ir import (
     Cast,
     Const,
     Convert,
+    DType,
     Expr,
     FusedGroup,
     Guard,
@@ -37,6 +38,9 @@ from ...ir import (
     substitute_expr,
 )
 from .layout import AxisBinding, Box
+
+#: Greatest integer of a byte with a sign.
+I8_MAX = 127
 
 
 @frozen
@@ -73,12 +77,31 @@ def value_of(expr: Expr, context: Context) -> Value:
         args = tuple(value_of(a, context) for a in expr.args)
         return Op(expr.fn, args, dtype_of(expr, context.group.tensors))
     if isinstance(expr, Cast):
+        if (difference := _unpacked_difference(expr)) is not None:
+            return value_of(difference, context)
         return Convert(value_of(expr.arg, context), expr.dtype)
     if isinstance(expr, Const):
         return Literal(expr.value, expr.dtype)
     if isinstance(expr, Read) and expr.tensor in context.held:
         return context.held[expr.tensor]
     return _leaf(expr, context)
+
+
+def _unpacked_difference(cast: Cast) -> Expr | None:
+    """Return the conversion of unpacked bits less a number, as a difference of floats that is exact.
+
+    f32(i8(word & 15) - 7)  ->  f32(word & 15) - 7.0
+    """
+    if not isinstance(cast.arg, Call) or cast.arg.fn != "sub" or not cast.dtype.includes(DType.U8):
+        return None
+    whole, low = cast.arg.args
+    bits = whole.arg if isinstance(whole, Cast) and whole.dtype is DType.I8 else whole
+    if not isinstance(bits, Call) or bits.fn != "bitand" or not isinstance(low, Const):
+        return None
+    mask = bits.args[1]
+    if not isinstance(mask, Const) or mask.dtype is not DType.U8 or max(mask.value, mask.value - low.value) > I8_MAX:
+        return None
+    return Call("sub", (Cast(cast.dtype, bits), Const(float(low.value), cast.dtype)))
 
 
 def _leaf(expr: Expr, context: Context) -> Value:

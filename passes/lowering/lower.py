@@ -22,9 +22,9 @@ from ...ir import (
     Storage,
     Target,
 )
-from ..geometry import is_register_chain, joins_loop, multiplies_one_row
+from ..geometry import is_register_chain, joins_loop, multiplies_one_row, walks_rows
 from .hoisted_loads import hoist_loads
-from .k_loop import split_prologue
+from .k_loop import split_prologue, walk_rows
 from .layout import BlockLayout, Frame, lay_out
 from .outputs import emit_output, hold_outputs
 from .privatised_scatter import BINS, bins_buffer, emit_privatised_scatter
@@ -106,7 +106,7 @@ def _resident_blocks(layout: BlockLayout, target: Target) -> int:
     """
     if any(producer.registers for producer in layout.producer):
         return 1
-    if any(map(_multiplies_by_lanes, layout.frames)):
+    if any(map(_streams_by_threads, layout.frames)):
         return max(1, target.registers_per_sm // (layout.schedule.threads * STREAMING_REGISTERS))
     if layout.producer or not is_register_chain(layout.schedule.segments):
         return 0
@@ -115,8 +115,10 @@ def _resident_blocks(layout: BlockLayout, target: Target) -> int:
     return fitting if fitting * layout.schedule.threads * MANY_REGISTERS <= target.registers_per_sm else 0
 
 
-def _multiplies_by_lanes(frame: Frame) -> bool:
-    """Return whether reduction threads of a segment load the factors of a product."""
+def _streams_by_threads(frame: Frame) -> bool:
+    """Return whether threads have many loads in flight: of the factors of a product, or of rows that they walk."""
+    if walks_rows(frame.segment, frame.schedule):
+        return True
     mma = any(loop.mma for loop in frame.schedule.reductions)
     return frame.schedule.reduction_threads > 1 and not mma and multiplies_one_row(frame.segment)
 
@@ -138,7 +140,10 @@ def _lower_segment(state: SegmentState) -> None:
         state.layout.buffers[BINS] = bins_buffer(state.frame.segment, state.group, state.frame.schedule.dims)
         emit_privatised_scatter(state)
         return
-    if state.frame.segment.column_sums:
+    if walks_rows(state.frame.segment, state.frame.schedule):
+        _lower_reductions(state, [(n, r) for n, r in _group_reductions(state.frame) if not r[0].along])
+        walk_rows(state)
+    elif state.frame.segment.column_sums:
         emit_column_sums(state, _lower_rows)
     else:
         _lower_rows(state)
@@ -146,7 +151,16 @@ def _lower_segment(state: SegmentState) -> None:
 
 def _lower_rows(state: SegmentState) -> None:
     """Emit the reductions of rows in order, then the outputs."""
-    for number, shared in _group_reductions(state.frame) if state.frame.segment.reductions else ():
+    _lower_reductions(state, _group_reductions(state.frame))
+    for number, output in enumerate(state.frame.segment.outputs):
+        emit_output(state, output, f"out{number}")
+    hold_outputs(state)
+    state.flush("exit")
+
+
+def _lower_reductions(state: SegmentState, found: Sequence[tuple[int, list[Reduction]]]) -> None:
+    """Emit reductions that share loops."""
+    for number, shared in found:
         schedule = state.frame.schedule.reductions[number]
         if _is_resident(state.frame, schedule):
             resident_reductions(state, shared, schedule)
@@ -157,10 +171,6 @@ def _lower_rows(state: SegmentState) -> None:
             cached_reduction(state, shared, schedule.dims[0], prefix)
         else:
             looped_reduction(state, shared, schedule, prefix)
-    for number, output in enumerate(state.frame.segment.outputs):
-        emit_output(state, output, f"out{number}")
-    hold_outputs(state)
-    state.flush("exit")
 
 
 def _group_reductions(frame: Frame) -> list[tuple[int, list[Reduction]]]:

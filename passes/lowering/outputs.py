@@ -32,7 +32,7 @@ from ...ir import (
     substitute_guards,
 )
 from ..geometry import axis_places, tensors_in_place
-from .index_values import resolve, strides_of, value_of
+from .index_values import Context, resolve, strides_of, value_of
 from .layout import AxisBinding, read_padding, unique_writer_guards
 from .row_cache import row_parts
 from .segment_state import SegmentState, row_share
@@ -134,7 +134,13 @@ def _store(
     guards: tuple[Guard, ...],
     staged: Mapping[Expr, Value] | None = None,
 ) -> Store:
-    context = state.context(binding, staged or {})
+    return store_value(state, output, binding, guards, state.context(binding, staged or {}))
+
+
+def store_value(
+    state: SegmentState, output: Output, binding: AxisBinding, guards: tuple[Guard, ...], context: Context
+) -> Store:
+    """Return the store of an output's element, whose values `context` gives."""
     value = value_of(output.body, context)
     dtype = state.group.tensors[output.tensor].dtype
     if output.tensor in state.layout.boxes:

@@ -26,7 +26,9 @@ from ...ir import (
     Segment,
     Target,
     Var,
+    expr_indirects,
     expr_variables,
+    indirects,
     is_exchange,
 )
 from ..geometry import (
@@ -59,7 +61,7 @@ from ..geometry import (
 from ..lowering import MAX_HOISTED_REGISTERS, is_resident_at_once
 from .feature_schema import Features, PaperCounts
 from .mask_savings import mask_savings
-from .memory_access import EvaluationSite, access_vector, evaluation_site, output_site
+from .memory_access import EvaluationSite, access_vector, ended_site, evaluation_site, output_site
 from .registers import Registers, chain_registers, register_limit, thread_registers
 from .roofline import group_work, memory_reads, nodes, translations
 from .row_registers import resident_row
@@ -236,6 +238,7 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
     alone = [staged or geometry.structure.mma for staged in geometry.structure.staged]
     for position, reduction in enumerate(segment.reductions):
         place = evaluation_site(geometry, geometry.structure.reduces[position])
+        place = ended_site(place, segment, reduction, geometry, totals.group.tensors)
         staged = {t.expr: t for t in tiles if t.reduction == position}
         joined = joins_loop(segment, position, geometry.structure.reduces, alone)
         totals.begin(geometry, position > 0, joined)
@@ -277,6 +280,8 @@ def _add_outputs(totals: Totals, segment: Segment, geometry: Geometry, own: Sequ
         totals.begin(geometry, bool(segment.reductions and output.extra))
         totals.compute(output.body, place, tuple(known))
         loaded_here = [r for r in memory_reads(output.body, own) if r not in known]
+        for read in (r for r in _lookups(output) if r not in totals.seen and r.tensor not in totals.group.constants):
+            totals.load(read, place, geometry)
         for read in (r for r in loaded_here if r.tensor not in totals.group.shared):
             epilogue_loads = epilogue_loads + place.loads(read, totals.group.tensors[read.tensor]) * place.all_trips
         for read in loaded_here:
@@ -289,6 +294,12 @@ def _add_outputs(totals: Totals, segment: Segment, geometry: Geometry, own: Sequ
             totals.add("rounds", place.all_trips * totals.repeat * totals.left)
     late = np.greater(epilogue_loads, np.where(totals.at_once, MAX_HOISTED_REGISTERS, 0))
     totals.add("asked", late * 1.0 if segment.reductions else 0.0)
+
+
+def _lookups(output: Output) -> list[Read]:
+    """Return the reads of integers that name elements of operands and of an output."""
+    found = (*expr_indirects(output.body), *(p for index in output.write for p in indirects(index)))
+    return list(dict.fromkeys(Read(p.tensor, p.indices) for p in found))
 
 
 def _add_stores(totals: Totals, segment: Segment, output: Output, place: EvaluationSite, geometry: Geometry) -> None:

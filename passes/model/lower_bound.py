@@ -82,8 +82,8 @@ def resident_blocks(features: Features, registers: Count, target: Target) -> Cou
         sums = np.maximum(features.instances, features.held)
         _, others = producer_share(threads, sums, target.registers_per_sm)
         warps = warps + (produced & np.equal(others, 0))
-    # A chain without row operations has a producer where its warpgroups do not copy.
-    warps = warps + (np.equal(features.chained, 3) & np.equal(features.in_step, 0))
+    # A chain of warpgroups has a producer where these do not copy.
+    warps = warps + (np.greater_equal(features.chained, 2) & np.equal(features.in_step, 0))
     registers = np.ceil(registers / 8) * 8 * target.warp_size
     fitting = target.issue_per_clock * (target.registers_per_sm // target.issue_per_clock // registers)
     resident = np.minimum(target.blocks_per_sm, target.warps_per_sm // warps)

@@ -8,12 +8,15 @@ use, as it also loads the next elements early.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 import numpy as np
 from attrs import frozen
 
 from ...ir import (
+    MMA_INSTRUCTIONS,
     WIDEST_BYTES,
+    DType,
     Reduction,
     Segment,
     Target,
@@ -176,7 +179,9 @@ def chain_registers(geometry: Sequence[Geometry]) -> Registers:
     fragments = first.thread[first.structure.rows] * 2.0 * steps
     looped = np.greater(rows.trips[0], 1)
     if reads_shared_matrices(last.structure.mma):  # scores of a part beside sums and packed weights of the one before
-        held = np.where(looped, results * 1.5 + sums, np.maximum(results * 1.5, results / 2 + sums))
+        atom, depth = MMA_INSTRUCTIONS[last.structure.mma], prod(axis.extent for axis in last.structure.loops[0])
+        packed, sums_of_parts = results * (atom.held.size / DType.F32.size), sums * (1 + (0 < atom.every < depth))
+        held = np.where(looped, results + packed + sums_of_parts, np.maximum(results + packed, packed + sums_of_parts))
         needed = BASE_REGISTERS + WARPGROUP_CHAIN_REGISTERS + held
         return Registers(sums, needed, needed)
     single = np.maximum(fragments + results + sums * 0.75, results / 2 + sums)

@@ -9,7 +9,7 @@ from math import gcd
 from attrs import frozen
 
 from ...ir import FUNCTIONS, HALF_BYTES, Call, Expr, FusedGroup, Read, TensorType, dtype_of, expr_variables, reads
-from ..geometry import Cover, elements, product
+from ..geometry import Cover, data_end, elements, product
 
 
 @frozen
@@ -61,9 +61,9 @@ def group_work(group: FusedGroup) -> tuple[float, float]:
     for segment in group.segments:
         own = [r.name for r in segment.reductions]
         for reduction in segment.reductions:
-            cover = Cover.of(
-                [(a,) for a in segment.axes + reduction.reduce], [a.extent for a in segment.axes + reduction.reduce]
-            )
+            every, ends = segment.axes + reduction.reduce, data_end(reduction, segment.axes, group.tensors)
+            terms = [min(a.extent, ends.terms) if ends and a in reduction.reduce else a.extent for a in every]
+            cover = Cover.of([(a,) for a in every], terms)
             flops += float(product(cover.sizes)) + _useful([reduction.body], cover)
             _touch(group, [reduction.body], cover, own, touched)
         for extra in dict.fromkeys(o.extra for o in segment.outputs):

@@ -33,8 +33,11 @@ from ..geometry import (
 def resident_row(geometry: Geometry) -> Count:
     """Return whether reduction threads, of a cluster too, hold whole rows.
 
-    Then every reduction takes one trip, and all statements of the row share its loads.
+    Then every reduction takes one trip, and all statements of the row share its loads. Those of a walked row share
+    the loads of each block.
     """
+    if geometry.structure.walked >= 0:
+        return np.bool_(True)
     if not geometry.structure.reduction_threads:
         return np.bool_(False)
     if geometry.structure.passes_rows:
@@ -84,7 +87,8 @@ def row_registers(segment: Segment, geometry: Geometry) -> Count:
     if len(segment.reductions) < 2 and not any(output.extra for output in segment.outputs):
         return 0.0
     longest: Count = 0
-    for chunk in geometry.block_k:
+    walked = geometry.structure.walked
+    for chunk in geometry.block_k[walked:][:1] if walked >= 0 else geometry.block_k:
         longest = np.maximum(longest, ceil_div(chunk, geometry.reduction_threads))
     # Sorted elements are held with their place, in two registers, and beside it; not where lanes are many.
     most = sorts_by_radix(longest, geometry.reduction_threads) & np.equal(geometry.reduction_threads, MAX_RADIX_LANES)

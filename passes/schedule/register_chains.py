@@ -19,9 +19,12 @@ from ...ir import (
     PERSISTENT,
     WARPGROUP,
     WITH_PRODUCER,
+    DType,
     FusedGroup,
     MmaInstruction,
+    Reduction,
     Target,
+    block_scales,
     expr_variables,
     operands,
     variables,
@@ -37,6 +40,7 @@ from ..geometry import (
     SegmentTemplate,
     balanced_section,
     ceil_div,
+    chained_vector,
     is_register_chain,
     main_read,
     mask_bounds,
@@ -70,8 +74,8 @@ def chain_templates(group: FusedGroup, target: Target) -> Iterator[tuple[Segment
     for name, _ in target.atoms if chain is not None else ():
         atom = MMA_INSTRUCTIONS[name]
         products = [group.segments[n].reductions[0] for n in (0, 2)]
-        plain = not any(r.math or promotion_depth(r, name) for r in products)
-        if chain is not None and plain and _chains(atom) and all(multiplies(atom, r, group) for r in products):
+        able = _chains(atom) and all(multiplies(atom, r, group) for r in products)
+        if chain is not None and able and _promotes_last_alone(products, name):
             if atom.reads_shared and group.segments[2].axes[chain.rows[2]].extent == 1:
                 continue  # one row is no tile in shared memory
             # A warpgroup reads its first rows in shared memory, and takes those of the last product from registers.
@@ -79,9 +83,17 @@ def chain_templates(group: FusedGroup, target: Target) -> Iterator[tuple[Segment
             yield from (_templates(group, chain, name, both) for both in staged)
 
 
+def _promotes_last_alone(products: Sequence[Reduction], name: str) -> bool:
+    """Return whether no sums of a chain are promoted but those of the last product, part by part."""
+    scaled = any(r.math or block_scales(r.body, r.reduce)[1] for r in products)
+    first, last = (promotion_depth(r, name) for r in products)
+    return not scaled and not first and (not last or MMA_INSTRUCTIONS[name].reads_shared)
+
+
 def _chains(atom: MmaInstruction) -> bool:
     """Return whether lanes hold results as they hold the first operand: in two runs of columns."""
-    return atom.held.size == HALF_BYTES and atom.k == 2 * atom.n
+    several = atom.k == 2 * ROW_LANES * chained_vector(atom.name)
+    return atom.held.size <= HALF_BYTES and atom.accumulator is DType.F32 and several
 
 
 def _templates(group: FusedGroup, chain: RegisterChain, name: str, both: bool) -> tuple[SegmentTemplate, ...]:
@@ -141,7 +153,8 @@ def chain_parameters(
         yield ScheduleParameter(names, values)
     row = prod(a.extent for a in structures[1].loops[0])
     whole = ceil_div(row, atom.k) * atom.k
-    parts = tuple(n for n in (WARPGROUP_PARTS if atom.reads_shared else CHAIN_PARTS) if n < whole)
+    every = WARPGROUP_PARTS if atom.reads_shared else CHAIN_PARTS
+    parts = tuple(n for n in every if n < whole and n % atom.k == 0)
     single = next((n for n in atom.columns if n >= whole), whole) if atom.reads_shared else whole
     yield ScheduleParameter.of("s1.part", (*parts, *((single,) if single <= MAX_SINGLE_PART else ())))
     stages = CHAIN_STAGES[:2] if coarse or not target.async_copy else CHAIN_STAGES
@@ -175,7 +188,8 @@ def check_chain_held(sizes: ScheduleSizes) -> Iterator[Finding]:
         return
     first, rows, last = sizes.parts
     column, width = first.structure.columns, last.structure.columns
-    lanes = np.not_equal(rows.reduction_threads, ROW_LANES) | np.not_equal(rows.row_vector, ROW_VECTOR)
+    vector = chained_vector(last.structure.mma)
+    lanes = np.not_equal(rows.reduction_threads, ROW_LANES) | np.not_equal(rows.row_vector, vector)
     uneven = np.not_equal(first.block[column], rows.block_k[0]) | np.not_equal(last.block_k[0], rows.block_k[0])
     spread = np.not_equal(first.counts[column], ROW_LANES) | np.not_equal(last.counts[width], ROW_LANES)
     unequal = np.not_equal(first.threads, last.threads) | np.not_equal(rows.threads, last.threads)
@@ -198,6 +212,8 @@ def check_chain_held(sizes: ScheduleSizes) -> Iterator[Finding]:
         "lanes store {} neighbours, expected more or fewer",
         last.vector[width],
     )
+    every = promotion_depth(sizes.group.segments[2].reductions[0], last.structure.mma) or rows.block_k[0]
+    yield np.greater(rows.block_k[0], every), "sums of a chain are promoted after {} elements at most", every
     again = np.equal(last.loop.tma, PERSISTENT)
     if mask_bounds(sizes.group):
         turns, place = [ceil_div(prod(a.extent for a in d), b) for d, b in zip(

@@ -18,6 +18,7 @@ from ..geometry import (
     is_register_chain,
     next_power,
     powers,
+    product,
 )
 from .rules import Finding, ScheduleSizes, axes_text
 
@@ -27,6 +28,8 @@ STREAMED_PART_LENGTHS = (32, 64, 128, 256)
 
 #: Most elements of a row that a thread of a cluster holds: with 128, a softmax took 1.2 times as long as with 64.
 MAX_HELD_ELEMENTS = 64
+#: Most elements of an operand that a thread of walked rows loads ahead: with 128, compilers spilled.
+MAX_ELEMENTS_AHEAD = 32
 #: Bytes of the values that lanes exchange by shuffles.
 SHUFFLED_BYTES = (4, 8)
 
@@ -73,6 +76,13 @@ def check_rows_whole(sizes: ScheduleSizes) -> Iterator[Finding]:
         for k in part.structure.whole:
             held = np.equal(part.trips[k], 1) & np.greater(part.reduction_threads, 1) & (not part.structure.stages_any)
             yield np.logical_not(held), "loop {}: lanes do not hold its whole row", axes_text(part.structure.loops[k])
+
+
+def check_rows_walked(sizes: ScheduleSizes) -> Iterator[Finding]:
+    """Registers hold the elements of walked rows that are loaded ahead."""
+    for part in (p for p in sizes.parts if p.structure.walked >= 0):
+        ahead = part.block_k[part.structure.walked] * product(part.thread)
+        yield np.greater(ahead, MAX_ELEMENTS_AHEAD), "{} elements of walked rows are loaded ahead", ahead
 
 
 def check_clusters(sizes: ScheduleSizes) -> Iterator[Finding]:

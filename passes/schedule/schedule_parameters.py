@@ -13,6 +13,7 @@ from ..geometry import (
     ScheduleParameter,
     SegmentTemplate,
     axis_classes,
+    multiplies_one_row,
     powers,
     reads_shared_matrices,
 )
@@ -26,6 +27,7 @@ from .row_parameters import (
     check_ring_short,
     check_rows_kept,
     check_rows_passed_on,
+    check_rows_walked,
     check_rows_whole,
     lane_parameter,
     part_parameter,
@@ -78,7 +80,7 @@ def segment_parameters(
             yield part_parameter(structure, prefix, coarse)
         return
     yield from tile_parameters(segment, structure, prefix, target, coarse, widest)
-    yield from chunk_parameters(structure, prefix, coarse)
+    yield from chunk_parameters(structure, prefix, coarse, multiplies_one_row(segment))
     if structure.parts >= 0:
         yield part_parameter(structure, prefix, coarse)
     if structure.reduction_threads:
@@ -176,6 +178,7 @@ SIZE_RULES: tuple[Rule, ...] = (
     check_carried_tiles,
     check_bulk_copies_fit,
     check_rows_kept,
+    check_rows_walked,
     check_rows_whole,
     check_clusters,
     check_ring_short,

@@ -24,9 +24,12 @@ from ...ir import (
     has_dependent_sizes,
     is_contraction,
     is_exchange,
+    is_recurrence,
     longest_vector,
     owned_axes,
     required_streamed_axis,
+    tensors_read,
+    walked_row,
 )
 from ..geometry import (
     ScheduleParameter,
@@ -45,6 +48,7 @@ from ..geometry import (
     multiplies_one_row,
     part_rows,
     scatter_tile_dim,
+    walked_loop,
     whole_dims,
     whole_loops,
     with_streamed_input,
@@ -140,7 +144,14 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
         template = SegmentTemplate(
             dims, loops, reduces, none, reduction_threads=True, shared=written, whole=whole, part_rows=rows
         )
-        found = [evolve(template, caches_rows=caches_rows, streams=streams)]
+        found = (
+            []
+            if any(map(is_recurrence, segment.reductions))
+            else [evolve(template, caches_rows=caches_rows, streams=streams)]
+        )
+        if walked_row(segment) is not None and not written and not reads_shared:
+            walked = walked_loop(segment, loops)
+            found += [SegmentTemplate(d, loops, reduces, none, walked=walked) for d in _pointwise_dims(segment)]
         if not whole and not written and _may_share_rows(group, segment, loops, target):
             found.append(evolve(template, clusters=True, caches_rows=caches_rows))
         return found
@@ -189,6 +200,8 @@ def _reduction_templates(
         caches_rows = len(group.segments) == 1 and _may_cache_rows(group, segment, loops, target)
         template = SegmentTemplate(dims, loops, reduces, none, reduction_threads=True, shared=written)
         found.append(evolve(template, caches_rows=caches_rows))
+        if len(group.segments) == 1 and not matrix and _may_share_rows(group, segment, loops, target):
+            found.append(evolve(template, clusters=True, caches_rows=caches_rows))
     return list(dict.fromkeys(found))
 
 
@@ -208,10 +221,12 @@ def _may_cache_rows(group: FusedGroup, segment: Segment, loops: Sequence[tuple[V
 
 
 def _may_share_rows(group: FusedGroup, segment: Segment, loops: Sequence[tuple[Var, ...]], target: Target) -> bool:
-    """Return whether blocks of a cluster may share rows: long ones, which the outputs read again."""
+    """Return whether blocks of a cluster may share rows: long ones, which later reductions or outputs read again."""
     long = len(loops) == 1 and prod(a.extent for a in loops[0]) > HELD_IN_REGISTERS * target.MAX_thread
     words = all(group.tensors[r.name].dtype.size in SHUFFLED_BYTES for r in segment.reductions)
-    return target.cluster_blocks > 1 and long and words and any(o.extra for o in segment.outputs)
+    own, read = {r.name for r in segment.reductions}, (t for r in segment.reductions for t in tensors_read(r.body))
+    again = any(o.extra for o in segment.outputs) or not own.isdisjoint(read)
+    return target.cluster_blocks > 1 and long and words and again
 
 
 def _flat_dims(segment: Segment) -> tuple[tuple[Var, ...], ...]:

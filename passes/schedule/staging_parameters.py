@@ -27,6 +27,8 @@ STAGES, MMA_STAGES = (1, 2, 3, 4), (1, 2, 3, 4, 6, 8)
 #: Loops of a multiple of so many elements end even with chunks that are powers of two; of the others, one of up to
 #: `WHOLE` elements may be a single chunk.
 CHUNK_UNIT, MAX_SINGLE_CHUNK = 8, 128
+#: Most strides of reduction threads in one trip over a row.
+MAX_STRIDES = 64
 
 
 def stageable_operands(segment: Segment, reduction: Reduction, shared: Iterable[str]) -> tuple[int, ...]:
@@ -44,12 +46,26 @@ def stageable_operands(segment: Segment, reduction: Reduction, shared: Iterable[
     return tuple(found)
 
 
-def chunk_parameters(structure: SegmentTemplate, prefix: str, coarse: bool) -> Iterator[ScheduleParameter]:
-    """Yield the K block of each reduce dim."""
+#: Elements of a walked row whose terms are loaded together.
+WALKED_BLOCKS = (32, 16, 8, 4, 2, 1)
+
+
+def chunk_parameters(
+    structure: SegmentTemplate, prefix: str, coarse: bool, whole: bool = False
+) -> Iterator[ScheduleParameter]:
+    """Yield the K block of each reduce dim.
+
+    Reduction threads may take `whole` parts of a row.
+    """
     for k, loop in enumerate(structure.loops):
         extent = prod(a.extent for a in loop)
+        if k == structure.walked:
+            yield ScheduleParameter.of(f"{prefix}c{k}", [n for n in WALKED_BLOCKS if n < 2 * extent][:4])
+            continue
         values = (
-            _multiples(extent) if structure.reduction_threads else _chunks(extent, len(loop) > 1, structure, coarse)
+            _multiples(extent, whole)
+            if structure.reduction_threads
+            else _chunks(extent, len(loop) > 1, structure, coarse)
         )
         yield ScheduleParameter.of(f"{prefix}c{k}", values)
 
@@ -112,9 +128,15 @@ def _chunks(extent: int, flat: bool, structure: SegmentTemplate, coarse: bool) -
     return tuple(sorted(found))
 
 
-def _multiples(extent: int) -> tuple[int, ...]:
-    """Return the candidate strides of `lanes * row_vector` elements in one trip over a row."""
-    return powers(1, min(next_power(extent), 64))
+def _multiples(extent: int, whole: bool) -> tuple[int, ...]:
+    """Return the candidate strides of `lanes * row_vector` elements in one trip over a row.
+
+    With `whole` those of the row's odd factor are among them: trips then end with the row, and no element has a guard.
+    """
+    odd = extent // (extent & -extent)
+    most = min(next_power(extent), MAX_STRIDES)
+    more = tuple(odd * n for n in powers(1, most // odd)) if whole and odd > 1 else ()
+    return tuple(sorted({*powers(1, most), *more}))
 
 
 def check_chunks_fit(sizes: ScheduleSizes) -> Iterator[Finding]:

@@ -8,7 +8,8 @@ a sector of memory. Other factors of a large contraction may be copied first, wi
            acc[m, n] = sum_{k < 511} u[m, k] * v[k, n]
 
 Halves that lie along the only axis of a side of the product keep the order of their dims, as instructions read them
-along either side. Other factors are transposed, so that the reduced axis is innermost, and it is longer by these zeros.
+either side. Other factors are transposed, so that the reduced axis is innermost, and it is longer by these zeros. So
+are bytes that the last product of a chain in registers reads, where they lie along its columns.
 """
 
 from __future__ import annotations
@@ -35,8 +36,11 @@ from ...ir import (
     expr_variables,
     factors,
     is_contraction,
+    rebuild,
+    stored_factor,
     variables,
 )
+from ..geometry import RegisterChain, register_chain
 from .split_reduction import free_tensor, group_part, may_be_divided
 
 #: Fewest multiply-adds of a contraction, and elements of its reduced axis, that copies may pay for.
@@ -56,6 +60,8 @@ def align_operands(group: FusedGroup) -> tuple[FusedGroup, ...]:
 
     Nothing where all factors are aligned, or are no reads with a reduced axis of their own in common.
     """
+    if (chain := register_chain(group)) is not None:
+        return _transpose_bytes(group, chain)
     if not may_be_divided(group):
         return ()
     (segment,) = group.segments
@@ -93,6 +99,28 @@ def align_operands(group: FusedGroup) -> tuple[FusedGroup, ...]:
     reduce = (*(v for v in reduction.reduce if v != axis), longer)
     product = evolve(segment, reductions=(evolve(reduction, reduce=reduce, body=call("mul", *parts)),))
     return (*copies, group_part(group, (product,), types, group.outputs))
+
+
+def _transpose_bytes(group: FusedGroup, chain: RegisterChain) -> tuple[FusedGroup, ...]:
+    """Return a copy of the bytes that a chain's last product reads, along its reduced axis, and the chain of it."""
+    *before, last = group.segments
+    (reduction,), types = last.reductions, dict[str, TensorType]()
+    (axis,) = reduction.reduce
+    found = [f for f in map(stored_factor, factors(reduction.body)) if isinstance(f, Read) and f.tensor in group.inputs]
+    if len(found) != 1 or group.tensors[found[0].tensor].dtype.size != 1:
+        return ()
+    (factor,) = found
+    if (place := _position(factor, axis)) is None:
+        return ()
+    order = [n for n in range(len(factor.indices)) if n != place] + [place]
+    if order == sorted(order) or group.tensors[chain.scores].size * last.axes[chain.width].extent < MIN_PRODUCTS:
+        return ()
+    name = free_tensor("aligned", group, types)
+    copy, types[name] = _copy(factor, order, {}, name, group)
+    read = Read(name, tuple(factor.indices[n] for n in order), factor.guards, factor.fill)
+    body = rebuild(reduction.body, lambda node: read if node == factor else node)
+    chained = (*before, evolve(last, reductions=(evolve(reduction, body=body),)))
+    return group_part(group, (copy,), types, (name,)), group_part(group, chained, types, group.outputs, group.shared)
 
 
 def _copy(

@@ -1,7 +1,6 @@
 """Statements of a graph: units, def-use index, patterns, one rewriter."""
 
 from .def_use import DefUse, axis_values, is_plain
-from .deterministic_scatter import make_scatters_atomic, make_scatters_deterministic
 from .gather_to_slice import (
     bypass_copies,
     fold_gathers,
@@ -27,7 +26,7 @@ from .patterns import (
 )
 from .prefix_scan import divide_scans, match_scan
 from .rewriter import Edit, NewUnit, RewriteRule, apply, rewrite, rewrite_program, rewritten
-from .scatter_rows import index_tests
+from .scatters import index_tests, make_scatters_atomic, make_scatters_deterministic
 from .sorts import MAX_NETWORK_ROW, RowSort, longest_sorted_row, mark_sorts, match_sort
 from .stride_residues import split_residues
 from .units import Programs, Repeat, Unit

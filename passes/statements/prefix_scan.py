@@ -1,9 +1,9 @@
-"""Prefix scans along rows that lanes hold, or by parts.
+"""Prefix scans along rows that threads hold or walk, or by parts.
 
 A declaration selects for each element of a prefix scan the terms that it combines, so that a row of n elements takes n
-* n steps. Where the elements of a row are neighbours in memory, lanes hold it and compute all of its results together:
-such a statement is marked (`Statement.along`). A longer row is divided into parts of b elements each, and lanes hold as
-many parts as possible:
+* n steps. A marked statement (`Statement.along`) takes n: where the elements of a row are neighbours in memory, lanes
+hold it and compute all of its results together; other rows are walked, each by a thread. A row that is too long for
+lanes, or one of too few for threads, is divided into parts of b elements each:
 
     y[i] = sum[j < n] (x[j] if i - j >= 0 else 0)
       ->   of[p] = sum[r < b] x[b*p + r]                                             total of each part
@@ -11,14 +11,13 @@ many parts as possible:
            within[p, i] = sum[r < b] (x[b*p + r] if i - r >= 0 else 0)               along the part
            y[i] = before[i // b] + within[i // b, i % b]
 
-Elsewhere parts are short, and each element combines its own part. The order in which floats are added changes, and half
-types are kept in single precision between the statements.
+The order in which floats are added changes, and half types are kept in single precision between the statements.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import isqrt
+from math import isqrt, prod
 
 from attrs import evolve, frozen
 
@@ -52,10 +51,10 @@ from .match import Match
 from .patterns import anything, bounds, fn, number, reduction
 from .rewriter import RewriteRule, rewrite_program
 
-#: Longest row that stays whole, and elements of a part of longer ones, more for rows beyond the third number.
-MAX_WHOLE_ROW, PART_ELEMENTS, _LONG_ROW_ELEMENTS, _LONG_ROW_PART = 64, 16, 4096, 32
 #: Least and most elements of rows that lanes hold, and the range of elements of parts of longer ones.
 MIN_LANE_ROW, MAX_LANE_ROW, _PART_RANGE = 16, 8192, (256, 4096)
+#: Rows from which on their number keeps a device busy that walks each; of fewer, parts make up so many.
+MIN_WALKED_ROWS, _WALKED_PARTS = 8192, 32768
 #: Most parts whose prefix each reading kernel computes itself.
 _MAX_LOCAL_PREFIXES = 1024
 
@@ -71,23 +70,22 @@ def divide_scans(program: Program) -> Program:
 
 
 def _long_scan(match: Match) -> PrefixScan | None:
-    """Return a running reduction over a row that lanes hold or that is divided."""
+    """Return a running reduction over a row that threads hold or walk."""
     scan = match_scan(match.root)
-    return scan if scan is not None and scan.axis.extent > (MIN_LANE_ROW if _is_row(scan) else MAX_WHOLE_ROW) else None
+    return scan if scan is not None and scan.axis.extent > MIN_LANE_ROW else None
 
 
 def _cut(scan: PrefixScan, index: DefUse) -> Iterator[Statement]:
     """Yield the statements of a running reduction, marked or in parts."""
-    statement, held = scan.statement, scan.axis.extent > MIN_LANE_ROW and _is_row(scan)
-    if held and scan.axis.extent <= MAX_LANE_ROW:
+    statement, size = scan.statement, _part_extent(scan)
+    if size >= scan.axis.extent:
         yield evolve(statement, along=scan.axis)
         return
     kind = index.types[statement.target].dtype.accumulator
-    scan = evolve(scan, value=index.convert(scan.value, kind))
-    parts = _Parts(scan, _row_part(scan.axis.extent) if held else _part_extent(scan.axis.extent), kind)
+    parts = _Parts(evolve(scan, value=index.convert(scan.value, kind)), size, kind)
     of, before = (_add_tensor(parts, name, (Var("", parts.count),), index) for name in ("of", "before"))
     yield from _totals(parts, of, before, index)
-    yield from map(canonicalise, (_lane_scan if held else _result)(parts, before, index))
+    yield from map(canonicalise, _part_scan(parts, before, index))
 
 
 def _totals(parts: _Parts, of: str, before: str, index: DefUse) -> Iterator[Statement]:
@@ -103,7 +101,7 @@ def _totals(parts: _Parts, of: str, before: str, index: DefUse) -> Iterator[Stat
     yield from (running,) if again is None else _cut(again, index)
 
 
-def _lane_scan(parts: _Parts, before: str, index: DefUse) -> Iterator[Statement]:
+def _part_scan(parts: _Parts, before: str, index: DefUse) -> Iterator[Statement]:
     """Yield the running reduction along each part, and the result."""
     scan, statement = parts.scan, parts.scan.statement
     place, along = (Var(n, e) for n, e in zip(parts.fresh("p", "r"), (parts.count, parts.size), strict=True))
@@ -117,18 +115,6 @@ def _lane_scan(parts: _Parts, before: str, index: DefUse) -> Iterator[Statement]
     part, rest = axis // parts.size, axis % parts.size
     places = tuple(i for a in statement.axes for i in ((part, rest) if a == scan.axis else (as_index(a),)))
     yield _combine(parts, Read(before, scan.places(part)), Read(within, places), index)
-
-
-def _result(parts: _Parts, before: str, index: DefUse) -> Iterator[Statement]:
-    """Yield the running reduction within each part, each element for itself, and the result."""
-    scan, statement, axis = parts.scan, parts.scan.statement, as_index(parts.scan.axis)
-    within = _add_tensor(parts, "within", (Var("", scan.axis.extent),), index)
-    start = axis // parts.size
-    counted = scan.counts(axis % parts.size, as_index(parts.term), scan.skip)
-    body = Call("select", (counted, parts.element(start * parts.size + parts.term), parts.none))
-    places = scan.places(scan.axis)
-    yield evolve(statement, target=within, write=places, body=body, reduce=(parts.term,))
-    yield _combine(parts, Read(before, scan.places(start)), Read(within, places), index)
 
 
 def _combine(parts: _Parts, carried: Expr, within: Expr, index: DefUse) -> Statement:
@@ -190,9 +176,15 @@ class _Parts:
         return Call("select", (InRange((inside,)), rebuild(moved, leaf), self.none))
 
 
-def _part_extent(extent: int) -> int:
-    """Return the elements of a part whose elements combine it separately."""
-    return PART_ELEMENTS if extent <= _LONG_ROW_ELEMENTS else _LONG_ROW_PART
+def _part_extent(scan: PrefixScan) -> int:
+    """Return the elements of a part of a row, all of them where it stays whole."""
+    extent = scan.axis.extent
+    if _is_row(scan):
+        return extent if extent <= MAX_LANE_ROW else _row_part(extent)
+    rows = prod(a.extent for a in scan.statement.axes) // extent
+    if rows >= MIN_WALKED_ROWS or extent <= _PART_RANGE[0]:
+        return extent
+    return max(MIN_LANE_ROW, -(-extent * rows // _WALKED_PARTS))
 
 
 def _row_part(extent: int) -> int:

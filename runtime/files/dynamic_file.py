@@ -16,7 +16,8 @@ from attrs import frozen
 from ...ir import Dim, DimLayout, PlanError, SymbolicExtent, Target
 from ..plan import Plan, cuts_version
 from .plan_document import BucketRecord, DynamicDocument, write_document
-from .plan_file import plan_files, plan_of_files, write_folder
+from .plan_file import plan_of_files
+from .plan_writer import plan_files, write_folder
 
 
 @frozen

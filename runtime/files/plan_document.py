@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import cattrs
 import numpy as np
 from attrs import field, frozen
-from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from ...ir import (
     Argument,
@@ -30,6 +29,7 @@ from ...ir import (
     TensorType,
 )
 from ..memory import Placement
+from .json_records import read_record, write_record
 from .target_record import complete_target
 
 FORMAT, STAGED_FORMAT, PROGRAM_FORMAT, VERSION = "cuts-plan", "cuts-staged-plan", "cuts-staged-program", 2
@@ -182,13 +182,6 @@ _FORMATS: dict[str, type[PlanDocument] | type[StagedDocument] | type[ProgramDocu
     STAGED_FORMAT: StagedDocument,
     PROGRAM_FORMAT: ProgramDocument,
 }
-_CONVERTER = cattrs.Converter(forbid_extra_keys=True)
-_CONVERTER.register_unstructure_hook(DType, lambda dtype: dtype.value)
-_ITERATIONS = override(rename="turns")
-_CONVERTER.register_structure_hook(
-    Storage, make_dict_structure_fn(Storage, _CONVERTER, _cattrs_forbid_extra_keys=True, iterations=_ITERATIONS)
-)
-_CONVERTER.register_unstructure_hook(Storage, make_dict_unstructure_fn(Storage, _CONVERTER, iterations=_ITERATIONS))
 
 
 def plain(value: object) -> Any:
@@ -209,7 +202,7 @@ def plain(value: object) -> Any:
 
 def write_document(document: Document) -> bytes:
     """Return the content of plan.json, with an entry a line."""
-    body = _CONVERTER.unstructure(document)
+    body = write_record(document)
     name = next(name for name, kind in _FORMATS.items() if isinstance(document, kind))
     head = {"format": name, "version": VERSION, "digest": _digest(body)}
     return (_join("{}", (f" {_text(key)}: {_entries(value)}" for key, value in (head | body).items())) + "\n").encode()
@@ -257,19 +250,19 @@ def parse_document(content: bytes, path: Path) -> Document:
     try:
         if name == FORMAT:
             _make_tables_constants(data)
-        data["target"] = complete_target(data["target"], _CONVERTER.unstructure)
-        found: Document = _CONVERTER.structure(data, _FORMATS[name])
+        data["target"] = complete_target(data["target"])
+        found: Document = read_record(data, _FORMATS[name])
         return found
-    except (cattrs.BaseValidationError, ValueError, TypeError, KeyError, AttributeError) as error:
-        reasons = "; ".join(cattrs.transform_error(error)) if isinstance(error, Exception) else str(error)
-        raise PlanError(f"{path} is not a plan of this version: {reasons}", hint="write the plan again") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise PlanError(f"{path} is not a plan of this version: {error}", hint="write the plan again") from error
 
 
-def document_type(root: Path) -> type[Document]:
+def document_type(folder: str | os.PathLike[str]) -> type[Document]:
     """Return the class of a folder's plan.json by its format.
 
     Raises `PlanError` where there is none, or it has no known format.
     """
+    root = Path(folder)
     name, _ = _named_data(_content(root), root / "plan.json")
     return _FORMATS[name]
 

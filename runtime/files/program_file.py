@@ -20,8 +20,9 @@ from safetensors.numpy import save as save_tensors
 from ...ir import Array, Target, TensorType
 from ..plan import Plan, cuts_version
 from .plan_document import ProgramDocument, StageRecord, write_document
-from .plan_file import load_plan, plan_files, write_folder
-from .weights import Weights, read_weights
+from .plan_file import load_plan
+from .plan_writer import plan_files, write_folder
+from .weights import WEIGHTS, StoredWeights, Weights
 
 
 @frozen
@@ -69,7 +70,7 @@ def save_program(record: ProgramRecord, folder: str | os.PathLike[str]) -> None:
         signature = None if stage.signature is None else dict(stage.signature)
         stages.append(StageRecord(stage.inputs, stage.outputs, stage.released, place, signature))
     state = {name: weights.add(array) for name, array in record.state.items()}
-    files["weights.safetensors"] = save_tensors(weights.arrays)
+    files[WEIGHTS] = save_tensors(weights.arrays)
     document = ProgramDocument(
         cuts_version(), record.name, record.target, dict(record.types), record.arguments,
         tuple(dict(result) for result in record.results), state, tuple(stages), dict(record.foreign), record.warning,
@@ -80,7 +81,7 @@ def save_program(record: ProgramRecord, folder: str | os.PathLike[str]) -> None:
 
 def program_record(root: Path, document: ProgramDocument, files: Mapping[str, bytes]) -> ProgramRecord:
     """Return the content of a folder's checked files."""
-    weights = read_weights(files["weights.safetensors"])
+    weights = StoredWeights(files[WEIGHTS])
     return ProgramRecord(
         document.name,
         document.target,

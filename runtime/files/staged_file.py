@@ -20,8 +20,9 @@ from safetensors.numpy import save as save_tensors
 from ...ir import Array, PlanError, Target, TensorType
 from ..plan import Plan, cuts_version
 from .plan_document import PartRecord, StagedDocument, write_document
-from .plan_file import load_plan, plan_files, write_folder
-from .weights import Weights, read_weights
+from .plan_file import load_plan
+from .plan_writer import plan_files, write_folder
+from .weights import WEIGHTS, StoredWeights, Weights
 
 
 @frozen
@@ -69,7 +70,7 @@ def save_staged(plan: StagedRecord, folder: str | os.PathLike[str]) -> None:
         known = {name: weights.add(array) for name, array in part.known.items()}
         records.append(PartRecord(part.nodes, part.outputs, dict(part.types), known, place))
     keys = {name: weights.add(array) for name, array in plan.weights.items()}
-    files["weights.safetensors"] = save_tensors(weights.arrays)
+    files[WEIGHTS] = save_tensors(weights.arrays)
     document = StagedDocument(
         cuts_version(), plan.name, plan.target, dict(plan.types), dict(plan.opsets), plan.opaque, plan.functions, keys,
         tuple(plan.specs), tuple(records),
@@ -80,7 +81,7 @@ def save_staged(plan: StagedRecord, folder: str | os.PathLike[str]) -> None:
 
 def staged_record(root: Path, document: StagedDocument, files: Mapping[str, bytes]) -> StagedRecord:
     """Return the content of a folder's checked files."""
-    weights = read_weights(files["weights.safetensors"])
+    weights = StoredWeights(files[WEIGHTS])
     return StagedRecord(
         document.name,
         document.target,
@@ -95,7 +96,7 @@ def staged_record(root: Path, document: StagedDocument, files: Mapping[str, byte
     )
 
 
-def _load_part(root: Path, record: PartRecord, files: Mapping[str, str], weights: Mapping[str, Array]) -> PlannedPart:
+def _load_part(root: Path, record: PartRecord, files: Mapping[str, str], weights: StoredWeights) -> PlannedPart:
     if f"{record.folder}/plan.json" not in files:
         raise PlanError(f"{root}: the plan has no part {record.folder!r}", hint="write the plan again")
     known = {name: weights[key] for name, key in record.known.items()}

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from ...ir import PlanError
 from .dynamic_file import DynamicRecord, dynamic_record
-from .plan_document import DynamicDocument, ProgramDocument, StagedDocument, document_type, read_document
+from .plan_document import DynamicDocument, ProgramDocument, StagedDocument, read_document
 from .plan_file import read_files
 from .program_file import ProgramRecord, program_record
 from .staged_file import StagedRecord, staged_record
@@ -21,14 +21,6 @@ _RECORDS: Mapping[type, tuple[type, Callable[..., Any]]] = {
     StagedDocument: (StagedRecord, staged_record),
     ProgramDocument: (ProgramRecord, program_record),
 }
-
-
-def stages_type(folder: str | os.PathLike[str]) -> type | None:
-    """Return the class of a folder's content; None without stages.
-
-    Raises `PlanError` where there is no plan.
-    """
-    return _RECORDS.get(document_type(Path(folder)), (None,))[0]
 
 
 def load_stages(folder: str | os.PathLike[str], expected: type[_Stages]) -> _Stages:

@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Mapping, Sequence
 from ctypes import byref, c_uint64, c_void_p
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ from .c_interface import (
 )
 from .element_types import DTYPES
 from .library import native_library
-from .records import DIALECTS, MAGIC, read_dialect
+from .records import DIALECTS, read_dialect
 
 #: Environment variable with the number of the device to open.
 ORDINAL_VARIABLE = "CUDA_DEVICE"
@@ -42,15 +41,6 @@ class PackedTarget:
 
     name: str
     dialect: str
-
-
-def is_packed(path: str | os.PathLike[str]) -> bool:
-    """Return whether a path is a packed plan's file."""
-    try:
-        with Path(path).open("rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
-    except OSError:
-        return False
 
 
 class PackedSession:

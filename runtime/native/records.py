@@ -13,6 +13,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from io import BytesIO
+from pathlib import Path
 
 from attrs import frozen
 
@@ -43,6 +44,15 @@ class RecordLayout:
     def struct(self) -> struct.Struct:
         """The packed form of a record."""
         return struct.Struct("<" + "".join(code for _, code in self.fields))
+
+
+def is_packed(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path is a packed plan's file."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
 
 
 def _layout(kind: int, name: str, text: str) -> RecordLayout:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ...backends import Device as Hardware
 from ...backends import Launch, Pointer, middle_mean, open_device
-from ...backends.cuda import empty_kernel
+from ...backends.ceilings import empty_kernel
 from ...backends.library import RoutineError
 from ...ir import BackendError, KernelFunction, Target
 from ..tasks import (

@@ -34,8 +34,12 @@ class FakeDriver(FakeBindings):
     CUDA_KERNEL_NODE_PARAMS = Params
     CUDA_MEMCPY3D = Params
 
-    def __init__(self, kernels: Mapping[str, Callable[..., None]] | None = None) -> None:
-        super().__init__(kernels or {}, {"COMPUTE_CAPABILITY_MAJOR": 9, "COMPUTE_CAPABILITY_MINOR": 0})
+    def __init__(
+        self, kernels: Mapping[str, Callable[..., None]] | None = None, attributes: Mapping[str, int] | None = None
+    ) -> None:
+        super().__init__(
+            kernels or {}, {"COMPUTE_CAPABILITY_MAJOR": 9, "COMPUTE_CAPABILITY_MINOR": 0} | dict(attributes or {})
+        )
         self.calls: Counter[str] = Counter()
         self.fails: set[str] = set()
         self.live |= {stream: f"stream {stream}" for stream in STREAMS}

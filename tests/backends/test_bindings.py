@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuts.backends.cuda import device as cuda
+from cuts.backends.cuda import compile as cuda_compile
+from cuts.backends.cuda import driver as cuda_driver
 from cuts.backends.cuda import query
 from cuts.backends.cuda.bindings import BindingsDriver
 from cuts.backends.cuda.compile import Cubin
-from cuts.backends.cuda.graphs import graph as cuda_graph
 from cuts.backends.cuda.transfers import CudaTransfers
 from cuts.backends.device import Pointer
 from cuts.backends.devices import find_target, open_device
@@ -28,6 +28,7 @@ from cuts.runtime.session import Session
 from cuts.tests.runtime.handmade import COLUMNS, ROWS, example_plan, expected_outputs, random_x
 
 from .fake_bindings import OTHER, FakeBindings
+from .fake_driver import FakeDriver
 
 SIZE = ROWS * COLUMNS
 ATTRIBUTES = {
@@ -53,17 +54,16 @@ def double(a: int, c: int) -> None:
 
 
 KERNELS: Mapping[str, Callable[..., None]] = {"k_add": add, "k_double": double}
-CACHED_FUNCTIONS = (query.driver, query.open_context, query.query_target)
+CACHED_FUNCTIONS = (cuda_driver.driver, cuda_driver.open_context, query.query_target)
 
 
 @pytest.fixture
-def bindings(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBindings]:
+def bindings(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     """Install a driver in Python as the bindings, where PyCUDA is missing."""
-    fake = FakeBindings(KERNELS, ATTRIBUTES)
+    fake = FakeDriver(KERNELS, ATTRIBUTES)
     found = BindingsDriver(fake)
-    monkeypatch.setattr(query, "import_driver", lambda: found)
-    monkeypatch.setattr(cuda, "compile_kernels", lambda kernels, arch: tuple(Cubin(b"code") for _ in kernels))
-    monkeypatch.setattr(cuda_graph, "import_module", missing)
+    monkeypatch.setattr(cuda_driver, "import_driver", lambda: found)
+    monkeypatch.setattr(cuda_compile, "compile_kernels", lambda kernels, arch: tuple(Cubin(b"code") for _ in kernels))
     for each in CACHED_FUNCTIONS:
         each.cache_clear()
     yield fake
@@ -84,12 +84,12 @@ def run(session: Session, seed: int) -> None:
         np.testing.assert_allclose(session.run({"x": x})[name], want, rtol=0, atol=rounding)
 
 
-def test_a_plan_runs_in_any_thread(bindings: FakeBindings) -> None:
+def test_a_plan_runs_in_any_thread(bindings: FakeDriver) -> None:
     session = Session(example_plan("cuda"))
     run(session, 0)
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda seed: run(session, seed), range(9)))
-    assert bindings.log[:3] == ["k_add shared 0", "k_double shared 0", "k_double shared 0"]
+    assert bindings.calls["cuGraphInstantiate"] == 1 and bindings.calls["cuGraphLaunch"] == 20, "two cases a run"
 
 
 def test_what_is_gone_is_freed(bindings: FakeBindings) -> None:
@@ -139,7 +139,7 @@ def test_times_come_from_events(bindings: FakeBindings) -> None:
 
 def test_event_reports_whether_device_has_reached_it(bindings: FakeBindings) -> None:
     open_device(find_target("cuda:sm_90"))
-    driver = query.driver()
+    driver = cuda_driver.driver()
     event = driver.Event()
     event.record(driver.Stream())
     assert event.query()
@@ -158,14 +158,14 @@ def test_the_device_says_what_it_is(bindings: FakeBindings) -> None:
 
 
 def test_missing_packages_are_named_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    for each in (*CACHED_FUNCTIONS, query.import_driver):
+    for each in (*CACHED_FUNCTIONS, cuda_driver.import_driver):
         each.cache_clear()
-    monkeypatch.setattr(query, "import_module", missing)
-    monkeypatch.setattr(query, "BindingsDriver", lambda: missing("cuda"))
+    monkeypatch.setattr(cuda_driver, "import_module", missing)
+    monkeypatch.setattr(cuda_driver, "BindingsDriver", lambda: missing("cuda"))
     with pytest.raises(BackendError, match="cuda-bindings or PyCUDA") as caught:
-        query.driver()
+        cuda_driver.driver()
     assert caught.value.hint == "pip install 'cuts-compiler[cuda]'"
-    query.import_driver.cache_clear()
+    cuda_driver.import_driver.cache_clear()
 
 
 def test_the_bindings_have_what_is_asked_for() -> None:

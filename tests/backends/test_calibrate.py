@@ -13,16 +13,9 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
-from cuts.backends.cuda.calibrate import (
-    FMAS,
-    HEADROOM,
-    KERNELS,
-    calibrate_target,
-    load_ceilings,
-    measure_ceilings,
-    save_ceilings,
-)
-from cuts.backends.cuda.ceiling_kernels import ATOM_WARPS, ATOMS, atom_kernel
+from cuts.backends.ceilings.kernels import ATOM_WARPS, ATOMS, FMAS, atom_kernel
+from cuts.backends.ceilings.measurement import KERNELS, measure_ceilings
+from cuts.backends.ceilings.records import HEADROOM, calibrate_target, load_ceilings, save_ceilings
 from cuts.backends.cuda.compile import compile_kernel
 from cuts.backends.devices import find_target
 from cuts.backends.opencl.device import OpenCLDevice

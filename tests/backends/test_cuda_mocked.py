@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
+from cuts.backends.cuda import compile as cuda_compile
 from cuts.backends.cuda import device as cuda
+from cuts.backends.cuda import driver as cuda_driver
 from cuts.backends.cuda import query as cuda_device
 from cuts.backends.cuda.compile import Cubin
-from cuts.backends.cuda.graphs import graph as cuda_graph
+from cuts.backends.cuda.driver import current_device
 from cuts.backends.devices import find_target
 from cuts.ir.errors import BackendError, CutsError
 from cuts.runtime.session import Session
@@ -146,17 +148,11 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
     """Install a fake GPU's memory, without PyCUDA and compilers."""
     memory = Memory()
     driver = fake_driver(memory)
-    for module in (cuda, cuda_device):
+    for module in (cuda, cuda_device, cuda_driver):
         monkeypatch.setattr(module, "driver", lambda: driver)
-    monkeypatch.setattr(cuda_device, "open_context", lambda: (None, get_ident()))
-    monkeypatch.setattr(cuda, "compile_kernels", lambda kernels, arch: tuple(Cubin(b"code") for _ in kernels))
-    monkeypatch.setattr(cuda_graph, "import_module", missing)
+    monkeypatch.setattr(cuda_driver, "open_context", lambda: (None, get_ident()))
+    monkeypatch.setattr(cuda_compile, "compile_kernels", lambda kernels, arch: tuple(Cubin(b"code") for _ in kernels))
     return memory
-
-
-def missing(name: str) -> Any:
-    """Import nothing."""
-    raise ImportError(name)
 
 
 def test_a_plan_runs(memory: Memory) -> None:
@@ -214,7 +210,7 @@ def test_another_thread_enters_the_context(memory: Memory, monkeypatch: pytest.M
     session = Session(example_plan("cuda"))
     log: list[str] = []
     context = SimpleNamespace(push=lambda: log.append("push"), pop=lambda: log.append("pop"))
-    monkeypatch.setattr(cuda_device, "open_context", lambda: (context, get_ident() + 1))
+    monkeypatch.setattr(cuda_driver, "open_context", lambda: (context, get_ident() + 1))
     session.run({"x": random_x()})
     assert log[0] == "push"
     assert log.count("push") == log.count("pop")
@@ -260,7 +256,7 @@ def test_given_cubins_are_loaded_and_not_compiled(memory: Memory, monkeypatch: p
         asked.append(len(kernels))
         return tuple(Cubin(b"code") for _ in kernels)
 
-    monkeypatch.setattr(cuda, "compile_kernels", compile_all)
+    monkeypatch.setattr(cuda_compile, "compile_kernels", compile_all)
     Session(evolve(example_plan("cuda"), binaries=(b"code", None)))
     assert asked == [1]
 
@@ -298,12 +294,15 @@ def test_a_recorded_graph_is_replayed(memory: Memory, monkeypatch: pytest.Monkey
         CUstreamCaptureMode=SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2),
         **{n: call(n, n) for n in names},
     )
-    monkeypatch.setattr(cuda_graph, "import_module", lambda name: bindings)
-    session = Session(example_plan("cuda"))
-    session.run({"x": random_x()})
-    session.run({"x": random_x()})
+    device = Session(example_plan("cuda")).device
+    monkeypatch.setattr(device, "_cu", bindings)
+    monkeypatch.setattr(device._driver, "check", lambda result: result[-1], raising=False)  # type: ignore[attr-defined]
+    monkeypatch.setattr(device._stream, "raw", 7, raising=False)  # type: ignore[attr-defined]
+    replay = device.capture(lambda: memory.log.append("run"))
+    replay()
+    replay()
     assert calls == [*names, "cuGraphLaunch"]
-    assert memory.log == ["k_add shared 0", "k_double shared 0", "k_double shared 0"]
+    assert memory.log == ["run"]
 
 
 def test_a_failing_kernel_says_what_to_do(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,7 +338,7 @@ def test_the_device_is_described_by_what_it_reports(memory: Memory) -> None:
 def test_measured_cache_describes_the_device(
     memory: Memory, monkeypatch: pytest.MonkeyPatch, name: str, sms: int, bandwidth: float
 ) -> None:
-    monkeypatch.setattr(cuda_device.current_device(), "name", lambda: name)
+    monkeypatch.setattr(current_device(), "name", lambda: name)
     monkeypatch.setitem(ATTRIBUTES, "MULTIPROCESSOR_COUNT", sms)
     cuda_device.query_target.cache_clear()
     target = find_target("cuda:device")

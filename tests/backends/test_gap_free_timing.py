@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from cuts.backends.cuda import device as cuda
-from cuts.backends.cuda import query
+from cuts.backends.cuda import driver as cuda_driver
 from cuts.backends.cuda.device import CudaDevice
 from cuts.backends.cuda.gap_free_timing import MAX_EXTRA_SAMPLES, MAX_HOLD_PIECES, GapFreeSampler
 from cuts.backends.device import Buffer, Pointer
@@ -80,9 +80,9 @@ def device_of(clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
         memset_d32_async=clocks.flush,
         memcpy_dtod_async=clocks.copy,
     )
-    for module in (cuda, query):
+    for module in (cuda, cuda_driver):
         monkeypatch.setattr(module, "driver", lambda: driver)
-    monkeypatch.setattr(query, "open_context", lambda: (None, get_ident()))
+    monkeypatch.setattr(cuda_driver, "open_context", lambda: (None, get_ident()))
     return CudaDevice(find_target("cuda:sm_90"))
 
 

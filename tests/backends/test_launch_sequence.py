@@ -14,7 +14,7 @@ import pytest
 from attrs import evolve
 from cuts.backends import BlockAddress, Copy, KernelCall, SequencePlan, find_target
 from cuts.backends.cuda import CudaSequenceLauncher
-from cuts.backends.cuda import launch_sequence as cuda_chains
+from cuts.backends.cuda import launch_graph as cuda_graphs
 from cuts.ir import BackendError
 from cuts.ir.compiled import Argument, KernelFunction
 from cuts.ir.types import DType
@@ -140,7 +140,7 @@ def test_waiting_kernels_of_a_sequence_are_placed_early(
     def overlap(graph: object, cu: FakeDriver, checked: object, arch: str, edges: object) -> None:
         changed.append((graph, arch, "cuGraphInstantiate" in cu.calls))
 
-    monkeypatch.setattr(cuda_chains, "enable_programmatic_launch", overlap)
+    monkeypatch.setattr(cuda_graphs, "enable_programmatic_launch", overlap)
     memory = Memory()
     ours = fixed_buffers(memory, 1, 2, 3, 4)
     for _ in range(2):
@@ -190,7 +190,7 @@ class RecordingDriver(FakeDriver):
 def test_recorded_launches_have_the_edges_of_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one follows the nodes of the graph's owner."""
     found: list[tuple[object, object]] = []
-    monkeypatch.setattr(cuda_chains, "enable_programmatic_launch", lambda graph, *_: found.append((graph, _[-1])))
+    monkeypatch.setattr(cuda_graphs, "enable_programmatic_launch", lambda graph, *_: found.append((graph, _[-1])))
     driver, memory = RecordingDriver(), Memory()
     chain = CudaSequenceLauncher(find_target("cuda:sm_90"), 0, driver).load(PLAN, KERNELS, (b"one", b"two"))
     ours, x, y, copy = fixed_buffers(memory, 1, 2, 3, 4), memory.new(1, 1, 1, 1), memory.new(), memory.new()
@@ -217,7 +217,7 @@ def test_streams_without_a_recording_launch_kernels() -> None:
 
 
 def test_too_long_sequence_launches_in_order(chain: Any, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_chains, "MAX_RECORDED_NODES", 1)
+    monkeypatch.setattr(cuda_graphs, "MAX_RECORDED_LAUNCHES", 1)
     memory = Memory()
     ours, x, y, copy = fixed_buffers(memory, 1, 2, 3, 4), memory.new(1, 1, 1, 1), memory.new(), memory.new()
     for stream in (7, 7, 8):

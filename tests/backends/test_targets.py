@@ -221,7 +221,7 @@ def test_a_build_and_a_command_take_the_gpu(
     machine.has_gpu("cuda:a100")
     type_ = TensorType(DType.F32, (2, 4))
     graph = Graph("relu", ("x",), ("y",), {"x": type_, "y": type_}, (Node("relu_y", "relu", ("x",), ("y",)),))
-    monkeypatch.setattr("cuts.compile.plan.toolchains", lambda: ())
+    monkeypatch.setattr("cuts.backends.cuda.toolchains", lambda: ())
     assert cuts.build(graph).target.name == "NVIDIA A100"
     cuts.save_graph(graph, tmp_path / "relu.json")
     assert main(["compile", str(tmp_path / "relu.json"), "-o", str(tmp_path / "plan")]) == 0

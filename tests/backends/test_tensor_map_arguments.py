@@ -22,7 +22,7 @@ from cuts.backends.cuda.arguments import (
 from cuts.ir import BackendError, TensorMap
 from cuts.ir.compiled import Argument, KernelFunction
 from cuts.ir.types import DType
-from cuts.runtime.files.plan_file import load_plan, save_plan
+from cuts.runtime.files import load_plan, save_plan
 from cuts.tests.backends.fake_driver import FakeDriver
 from cuts.tests.runtime.handmade import example_plan
 

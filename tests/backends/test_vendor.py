@@ -23,7 +23,7 @@ from cuts.ir.errors import BackendError, CutsWarning
 from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup
 from cuts.runtime.fallback_kernels import use_fallback_kernels
-from cuts.runtime.files.plan_file import load_plan, save_plan
+from cuts.runtime.files import load_plan, save_plan
 from cuts.runtime.plan import Plan, check_plan, make_plan
 from cuts.runtime.session import Session
 from cuts.search.library_routines import SubstituteRoutine
@@ -228,7 +228,7 @@ def test_what_is_installed_is_said_without_importing_it(monkeypatch: pytest.Monk
             raise metadata.PackageNotFoundError(name)
         return versions[name]
 
-    monkeypatch.setattr(vendor.metadata, "version", version)
+    monkeypatch.setattr(metadata, "version", version)
     for there, found in ((True, ("nvmath-python 1.0.0", "nvidia-cublas 13.2.1")), (False, ())):
         vendor.installed_libraries.cache_clear()
         monkeypatch.setattr(vendor, "find_spec", lambda name, there=there: there or None)

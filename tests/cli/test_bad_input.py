@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuts.runtime.files.plan_file import save_plan
+from cuts.runtime.files import save_plan
 from cuts.search.analysis import progress
 from cuts.tests.cli.conftest import MODEL, Cuts
 from cuts.tests.needs import needs_opencl
@@ -202,6 +202,6 @@ def test_interruption_is_130(cuts: Cuts, monkeypatch: pytest.MonkeyPatch) -> Non
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cuts.cli.models.load_at_sizes", interrupt)
+    monkeypatch.setattr("cuts.compile.dynamic.load_at_sizes", interrupt)
     result = cuts(*COMPILE)
     assert (result.code, result.err) == (130, "cuts: interrupted\n")

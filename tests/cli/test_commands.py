@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from attrs import evolve
 from cuts.cli.main import module_arguments
-from cuts.runtime.files.plan_file import load_plan, save_plan
+from cuts.runtime.files import load_plan, save_plan
 from cuts.store import EntryStore, Key
 from cuts.tests.cli.conftest import MODEL, Cuts
 from cuts.tests.needs import needs_opencl
@@ -98,7 +98,7 @@ def test_verify_is_5_for_wrong_numbers(cuts: Cuts, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(
         "cuts.compile.driver.CompiledPlan.run", lambda self, inputs: {"y": np.zeros((2, 3), np.float32)}
     )
-    monkeypatch.setattr("cuts.cli.output.common.first_wrong_step", lambda *_: "step 0, kernel k")
+    monkeypatch.setattr("cuts.runtime.first_wrong_step", lambda *_: "step 0, kernel k")
     monkeypatch.setattr("cuts.compile.driver.CompiledPlan.session", None)
     result = cuts("verify", "p", "--json")
     assert result.code == 5

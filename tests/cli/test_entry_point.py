@@ -15,7 +15,7 @@ from cuts.cli.main import COMMANDS, make_parser
 from cuts.cli.outline import outline
 from cuts.cli.output import progress as compile_progress
 from cuts.ir import UsageError
-from cuts.runtime.files.plan_file import save_plan
+from cuts.runtime.files import save_plan
 from cuts.search import Monitor
 from cuts.tests.cli.conftest import MODEL, Cuts
 from cuts.tests.needs import opencl_reason

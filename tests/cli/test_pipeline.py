@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 from cuts.cli.main import main
-from cuts.runtime.files.plan_file import load_plan, save_plan
+from cuts.runtime.files import load_plan, save_plan
 from cuts.tests.cli.conftest import MODEL, Cuts
 from cuts.tests.needs import needs_opencl, needs_toolchain
 
@@ -76,7 +76,7 @@ def test_a_budget_that_ends_keeps_the_plan(cuts: Cuts, tmp_path: Path) -> None:
 def test_no_user_text_reaches_kernel_source(
     cuts: Cuts, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cuts.compile.plan.toolchains", lambda: ())
+    monkeypatch.setattr("cuts.backends.cuda.toolchains", lambda: ())
     text = json.dumps(MODEL)
     for name in ("tiny", "x", "w", "h", "y", "mm", "act"):
         text = text.replace(json.dumps(name), json.dumps(f"{name} {NASTY}"))
@@ -98,7 +98,7 @@ def test_cuda_sources_come_with_cubins(cuts: Cuts, tmp_path: Path) -> None:
 
 
 def test_without_a_toolchain_there_are_sources(cuts: Cuts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cuts.compile.plan.toolchains", lambda: ())
+    monkeypatch.setattr("cuts.backends.cuda.toolchains", lambda: ())
     result = cuts("compile", "graph.json", "--target", "cuda:sm_90", "-o", "p")
     assert result.code == 0
     assert "sources only" in result.err
@@ -111,7 +111,7 @@ def test_interrupting_leaves_no_plan(cuts: Cuts, tmp_path: Path, monkeypatch: py
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cuts.runtime.files.plan_file._replace", interrupt)
+    monkeypatch.setattr("cuts.runtime.files.plan_writer._replace", interrupt)
     assert main(["compile", "graph.json", "-o", "p"]) == 130
     assert [path.name for path in tmp_path.iterdir()] == ["graph.json"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
-from cuts.runtime.files.plan_file import load_plan, save_plan
+from cuts.runtime.files import load_plan, save_plan
 from cuts.tests.cli.conftest import Cuts
 from cuts.tests.needs import needs_opencl
 

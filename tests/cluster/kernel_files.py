@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import asdict
 from cuts.cluster.kernels import Kernels
-from cuts.runtime.files.plan_file import load_plan, save_plan
+from cuts.runtime.files import load_plan, save_plan
 from cuts.runtime.plan import Plan
 
 

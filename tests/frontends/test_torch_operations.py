@@ -124,6 +124,8 @@ def scatters(x: Any, turns: Any) -> Any:
         torch.scatter_reduce(x, 2, places, x - 1, "mean"),
         torch.scatter_reduce(whole, 2, places, whole - 9, "mean", **given),
     )
+    rows = torch.tensor([1, 0]).reshape(2, 1, 1).expand(2, 3, 8)
+    real += [torch.scatter_reduce(x[:, :1].expand(2, 3, 8), 0, rows, x, how, **given) for how in ("mean", "sum")]
     counts = torch.histc(x, 5), torch.histc(x, 4, -1, 1), torch.histc(x * 0, 3)
     return *real, *means, *counts, torch.index_reduce(x, 1, torch.tensor([2, 0, 2]), x + 1, "mean")
 

@@ -94,7 +94,7 @@ def test_an_initial_state_is_copied_to_loop_memory() -> None:
 
 
 def test_turns_without_reductions_are_taken_together() -> None:
-    lines = "h[0][n] = 0  each t < S { h[t + 1][n] = r[0, n] * h[t][n] + x[t, n] }  y = x  z = h[S]"
+    lines = "h[0][n] = 0  each t < S { h[t + 1][n] = r[0, n] * h[t][N - 1 - n] + x[t, n] }  y = x  z = h[S]"
     head = "in x: f32[S, N], r: f32[N, N], i: i32[S]  out y: f32[S, N], z: f32[N]"
     case = Recurrence(f'op t "t" {{ {head}  temp h[t < S + 1]: f32[N]  {lines} }}', 400)
     found = views(graph_of(case), case.registry)

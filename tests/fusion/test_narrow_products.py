@@ -204,6 +204,27 @@ def test_limits_of_integers_stay() -> None:
     assert fold_scales(limited) is limited
 
 
+def requantisation(scale: float) -> Graph:
+    """Return the maximum of bytes over windows, rounded again."""
+    lines = [*rounding("d", "x", "s"), op("y", "quantize", "m", "t", to="i8")]
+    lines.insert(-1, op("m", "max_pool", "d", kernel_shape=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1)))
+    return with_constants(lines, {"x": (2, 8, 9, 9)}, {"s": np.float32(0.3), "t": np.float32(scale)})
+
+
+@pytest.mark.parametrize(("scale", "roundings"), [(0.3, 1), (0.4, 2)])
+def test_bytes_of_equal_scales_are_rounded_once(scale: float, roundings: int) -> None:
+    after = fold_scales(narrow_extremes(fold_units(build_programs(requantisation(scale), REGISTRY))))
+    verify_programs(after)
+    assert texts(after).count("round(") == roundings
+
+
+@needs_opencl
+def test_bytes_rounded_again_are_exact() -> None:
+    x = RNG.integers(-300, 300, (2, 8, 9, 9)).astype(np.float32) / 7
+    found, want = (build(requantisation(0.3), target=target).run({"x": x})["y"] for target in ("opencl", "reference"))
+    assert np.array_equal(found, want)
+
+
 @pytest.mark.parametrize("divisor", [-0.5, 0.0, np.inf])
 def test_other_divisors_stay(divisor: float) -> None:
     whole = convolutions()
@@ -237,7 +258,9 @@ def test_warpgroups_multiply_bytes_that_tensor_maps_bring() -> None:
     assert len(filters) == 2 and all(a.dtype == np.int8 for a in filters)
 
 
-def pooling(to: str = "i8", outputs: str = "y", source: str = "r", function: str = "max_pool") -> Graph:
+def pooling(
+    to: str = "i8", outputs: str = "y", source: str = "r", function: str = "max_pool", images: int = 2, size: int = 9
+) -> Graph:
     """Return a convolution of bytes, its extremes over windows, and their rounding."""
     lines = [
         *rounding("d", "x", "s"), op("v", "dequantize", "w", "ws", axis=0), op("c", "conv", "d", "v", "b"),
@@ -246,7 +269,7 @@ def pooling(to: str = "i8", outputs: str = "y", source: str = "r", function: str
     ]  # fmt: skip
     constants = {"w": numbers((32, 32, 1, 1)), "ws": powers(32), "s": np.float32(0.25), "t": np.float32(0.5)}
     constants |= {"b": RNG.integers(-8, 8, 32).astype(np.float32) / 8}
-    return with_constants(lines, {"x": (2, 32, 9, 9)}, constants, outputs)
+    return with_constants(lines, {"x": (images, 32, size, size)}, constants, outputs)
 
 
 def extremes(whole: Graph) -> list[DType]:
@@ -286,7 +309,7 @@ def images(channels: int, zero: int, size: int = 15, stride: int = 2) -> Graph:
     return with_constants(lines, {"x": (2, channels, size, size)}, constants | {"z": np.array(zero, np.uint8)})
 
 
-@pytest.mark.parametrize(("channels", "shape"), [(3, (2, 33, 16, 8)), (6, (2, 33, 16, 16)), (4, None), (17, None)])
+@pytest.mark.parametrize(("channels", "shape"), [(3, (2, 33, 15, 16)), (6, (2, 33, 16, 16)), (4, None), (17, None)])
 def test_few_channels_fill_words(channels: int, shape: tuple[int, ...] | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(import_module("cuts.passes.fusion.quantised.padded_images"), "MIN_PRODUCTS", 0)
     after = pad_images(fold_units(build_programs(images(channels, 9, 29), REGISTRY)))

@@ -9,8 +9,8 @@ from cuts.ir.affine import Var, as_index
 from cuts.ir.expr import Call, Read
 from cuts.ir.graph import Graph
 from cuts.ir.statement import Statement
+from cuts.ir.traversal import distinct, walk
 from cuts.ir.types import DType, TensorType
-from cuts.ir.walk import distinct, walk
 from cuts.passes.statements import inline
 
 from .build import fuse_units, graph, op, text

@@ -11,8 +11,8 @@ from cuts.ir.affine import Guard, Index, Values, Var
 from cuts.ir.evaluation import Evaluation
 from cuts.ir.expr import Call, Cast, Const, Expr, Read, call
 from cuts.ir.functions import FUNCTIONS
+from cuts.ir.traversal import reads
 from cuts.ir.types import DType, TensorType
-from cuts.ir.walk import reads
 from cuts.passes.statements.inline import apply_guards
 from hypothesis import given
 from hypothesis import strategies as st

@@ -12,13 +12,21 @@ import numpy as np
 import pytest
 from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph
-from cuts.compile.loading import load_spec
+from cuts.compile.loading import Spec, load_spec
 from cuts.ir.compiled import CompileOptions
+from cuts.ir.dfg import Load, post_order
+from cuts.ir.graph import Graph, Node
+from cuts.ir.kernel import phases
+from cuts.ir.segment import FusedGroup
 from cuts.ir.statement import Program
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
+from cuts.ops.language import walk_recurrences
 from cuts.ops.reference import evaluate
-from cuts.passes.statements.prefix_scan import MAX_WHOLE_ROW, MIN_LANE_ROW, divide_scans
+from cuts.passes.fusion.normalise import normalise
+from cuts.passes.lowering.lower import lower
+from cuts.passes.schedule.selection.choose import choose
+from cuts.passes.statements.prefix_scan import MIN_LANE_ROW, MIN_WALKED_ROWS, divide_scans
 from cuts.tests.amounts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -73,8 +81,8 @@ def test_what_is_cut_computes_the_same(
     # Results of half types are rounded once, where they are stored.
     rounding = dtype.element.epsilon if dtype in (DType.F16, DType.BF16) else 1e-9
     np.testing.assert_allclose(ours, expected, rtol=rounding, atol=1e-7 if rounding > 1e-9 else 1e-9)
-    length, row = shape[attributes["axis"]], attributes["axis"] == len(shape) - 1
-    assert (found is program) == (length <= (MIN_LANE_ROW if row else MAX_WHOLE_ROW))
+    length = shape[attributes["axis"]]
+    assert (found is program) == (length <= MIN_LANE_ROW)
     assert steps(found) <= min(steps(program), 90 * prod(shape) + 64 * 64 * prod(shape) // length)
 
 
@@ -140,6 +148,8 @@ def test_a_declaration_of_ones_own_is_cut(registry: Registry) -> None:
         ("cumsum", (300, 5), {"axis": 0, "reverse": True, "exclusive": True}),
         ("cumprod", (2, 130, 3), {"axis": 1, "exclusive": True}),
         ("cumsum", (5000,), {"axis": 0}),
+        ("cumsum", (37, MIN_WALKED_ROWS), {"axis": 0, "reverse": True}),
+        ("cumprod", (18, 2, MIN_WALKED_ROWS // 2), {"axis": 0, "exclusive": True}),
     ],
 )
 def test_kernels_of_parts_compute_the_whole(name: str, shape: tuple[int, ...], attributes: dict[str, Any]) -> None:
@@ -147,3 +157,92 @@ def test_kernels_of_parts_compute_the_whole(name: str, shape: tuple[int, ...], a
     model = graph({"x": shape}, *lines, out="y")
     plan = build_graph(model, load_spec([]), find_target("opencl"), CompileOptions())
     assert all(result.ok for result in plan.verify())
+
+
+RECURRENCES = """
+op decayed "sums that decay, from the first step or the last" {
+  type T: float
+  in a: T[S, N], x: T[S, N], first: T[N]
+  temp h[t < S + 1]: T[N], m[t < S]: T[N]
+  out y: T[S, N]
+  h[0][n] = first[n]
+  each t < S {
+    m[t][n] = tanh(a[t, n]) * h[t][n]
+    h[t + 1][n] = m[t][n] + x[t, n]
+  }
+  each t < S: y[t, n] = h[t + 1][n] * x[t, n]
+}
+op two_states "a state that another one follows" {
+  type T: float
+  in a: T[S, N], x: T[S, N]
+  temp c[t < S + 1]: T[N], h[t < S + 1]: T[N]
+  out y: T[S, N], last: T[N]
+  c[0][n] = 0
+  h[0][n] = 1
+  each t < S {
+    c[t + 1][n] = a[t, n] * c[t][n] + x[t, n]
+    h[t + 1][n] = 0.5 * h[t][n] + tanh(c[t + 1][n])
+  }
+  each t < S: y[t, n] = h[t + 1][n] - c[t + 1][n]
+  last[n] = h[S][n]
+}
+op mixing "elements that read their neighbours" {
+  type T: float
+  in x: T[S, N]
+  temp h[t < S + 1]: T[N]
+  out y: T[N]
+  h[0][n] = 0
+  each t < S: h[t + 1][n] = x[t, n] + (h[t][n - 1] outside 0)
+  y[n] = h[S][n]
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> Spec:
+    path = tmp_path_factory.mktemp("spec") / "recurrences.cuts"
+    path.write_text(RECURRENCES)
+    return load_spec([path])
+
+
+def recurrence(spec: Spec, name: str, steps: int, width: int, dtype: DType = DType.F32) -> Program:
+    first = [(width,)] if name == "decayed" else []
+    types = [TensorType(dtype, shape) for shape in [*[(steps, width)] * (1 if name == "mixing" else 2), *first]]
+    return spec.registry[name].instantiate(types, {}).program
+
+
+@pytest.mark.parametrize(("name", "states"), [("decayed", 1), ("two_states", 2), ("mixing", 0)])
+def test_states_of_own_elements_are_rows(name: str, states: int, spec: Spec) -> None:
+    program = recurrence(spec, name, 40, 3)
+    found, rng = walk_recurrences(program), np.random.default_rng(1)
+    inputs = {t: rng.uniform(-1, 1, program.tensors[t].shape) for t in program.inputs}
+    assert sum(s.is_recurrence for s in found.statements) == states
+    expected, ours = evaluate(program, inputs), evaluate(found, inputs)
+    for output in program.outputs:
+        np.testing.assert_array_equal(ours[output], expected[output])
+
+
+@needs_opencl
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.F64])
+@pytest.mark.parametrize("name", ["decayed", "two_states"])
+def test_one_kernel_walks_a_recurrence(name: str, dtype: DType, spec: Spec) -> None:
+    program = recurrence(spec, name, 45, 19, dtype)
+    types = {t: program.tensors[t] for t in (*program.inputs, *program.outputs)}
+    node = Node("n0", name, program.inputs, program.outputs, {})
+    model = Graph("test", program.inputs, program.outputs, types, (node,))
+    plan = build_graph(model, spec, find_target("opencl"), CompileOptions())
+    assert len(plan.kernels) < 4 and all(result.ok for result in plan.verify())
+
+
+@pytest.mark.parametrize("steps", [45, 64])
+def test_walked_rows_stay_inside_tensors(steps: int, spec: Spec) -> None:
+    program = walk_recurrences(recurrence(spec, "decayed", steps, 64))
+    found = normalise(program.statements, program.tensors, program.outputs)
+    assert isinstance(found, FusedGroup)
+    target = find_target("cuda:sm_90")
+    kernel = lower(found, choose(found, target)[0].schedule, {}, target)
+    loads = [n for p in phases(kernel.items) for n in post_order(p.roots) if isinstance(n, Load) and not n.guards]
+    assert loads
+    for load in loads:
+        low, high = load.address.bounds()
+        assert low >= 0 and high < program.tensors[load.buffer].size

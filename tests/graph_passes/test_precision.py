@@ -22,7 +22,7 @@ from cuts.numerics.tolerance import tolerance
 from cuts.ops import Registry
 from cuts.passes.graph.precision import LowerPrecision
 from cuts.runtime.files.plan_file import load_plan
-from cuts.runtime.first_wrong_step import first_wrong_step
+from cuts.runtime.step_comparison import first_wrong_step
 from cuts.tests import operations
 from cuts.tests.fusion.build import graph, op
 from cuts.tests.needs import needs_opencl

@@ -10,7 +10,7 @@ from typing import Any
 import cuts
 import numpy as np
 import pytest
-from cuts.compile.plan import check_memory
+from cuts.compile.driver import check_memory
 from cuts.ir import PassError, PlanError
 from cuts.ops import evaluate_graph
 from cuts.passes.graph import Rematerialise

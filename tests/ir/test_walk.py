@@ -27,7 +27,7 @@ from cuts.ir.affine import (
     variables,
 )
 from cuts.ir.expr import Call, Expr, IndexValue, InRange, Read
-from cuts.ir.walk import (
+from cuts.ir.traversal import (
     distinct,
     expr_indirects,
     expr_variables,

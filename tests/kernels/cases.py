@@ -15,8 +15,8 @@ from cuts.ir.graph import Graph, Node
 from cuts.ir.machine import Target
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
+from cuts.ir.traversal import expr_variables, reads
 from cuts.ir.types import DType, TensorType
-from cuts.ir.walk import expr_variables, reads
 from cuts.ops import Registry
 from cuts.passes.assemble import assemble_kernels
 from cuts.passes.context import CompileContext, Emit

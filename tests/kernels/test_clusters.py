@@ -23,7 +23,7 @@ from cuts.passes.schedule.space import make_space
 from cuts.tests.emission import emit
 
 from ..needs import needs_opencl, needs_toolchain
-from .cases import accumulation
+from .cases import accumulation, builder, unite
 from .test_points import GPU, SMALL_GPU, _device, _run, check
 from .test_row_cache import ROWS, TYPES, rows, special
 
@@ -72,6 +72,18 @@ def test_blocks_of_a_cluster_share_rows(op: str, dtype: DType, cached: bool) -> 
         shared, whole = (r[name].astype(np.float64) for r in results)
         allowed = 4 * tolerance(dtype, *accumulation(group))
         assert np.isclose(shared, whole, allowed, allowed, equal_nan=True).all(), schedule
+
+
+@needs_opencl
+@pytest.mark.parametrize("op", ["argmax", "argmin"])
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_blocks_of_a_cluster_find_extremes(dtype: DType, op: str) -> None:
+    make = builder()
+    y = make.node(op, make.input(5, 151, dtype=dtype), axis=1)
+    group = unite(make.programs(), y)
+    schedule = cluster_schedule(group, TINY_GPU)
+    assert check_schedule(group, schedule, TINY_GPU) == []
+    check(_device("opencl"), TINY_GPU, group, schedule)
 
 
 @needs_toolchain

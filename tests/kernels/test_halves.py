@@ -13,9 +13,9 @@ from attrs import evolve
 from cuts.ir import FUNCTIONS
 from cuts.ir.expr import Cast, Const, Expr, IndexValue, Read
 from cuts.ir.segment import FusedGroup, Segment
+from cuts.ir.traversal import rebuild
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify import verify_group
-from cuts.ir.walk import rebuild
 from cuts.tests.amounts import examples
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st

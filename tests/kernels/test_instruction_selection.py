@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
 from itertools import product
 
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
+from cuts.backends.source.dialect.byte_conversions import OF_SUMS
 from cuts.backends.source.dialect.dialects import DIALECTS
 from cuts.backends.source.dialect.warpgroup_text import BEGINS, HELD_ROWS
 from cuts.ir import evaluate, parse_ir, phases, print_ir
@@ -136,7 +138,8 @@ def test_reduced_variables_without_vectors_are_scopes() -> None:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_dialect_has_the_text_of_its_instructions(dialect: str) -> None:
-    named = {name.removesuffix(BEGINS).removesuffix(HELD_ROWS) for name in DIALECTS[dialect].instructions}
+    ends = (BEGINS, HELD_ROWS, OF_SUMS)
+    named = {reduce(str.removesuffix, ends, name) for name in DIALECTS[dialect].instructions}
     assert named == INSTRUCTIONS[dialect]
 
 

@@ -205,6 +205,14 @@ def test_cuda_loads_several_numbers_at_once(kind: str, target: str) -> None:
     assert len(compile_kernels(plan.kernels, target.removeprefix("cuda:"))) == len(plan.kernels)
 
 
+@pytest.mark.parametrize(("kind", "text"), [("i8", "__byte_perm("), ("i4", "cuts_f32_of_u8((cuts_shr_u8(")])
+def test_halves_have_numbers_of_bytes_unrounded(kind: str, text: str) -> None:
+    plan = compile_graph(product(kind, 1, 2048, 64, 128, turned=True, dtype=DType.BF16), "cuda:sm_90")
+    source = plan.plan.kernels[0].source
+    assert text in source
+    assert "cuts_to_bf16(cuts_f32_of" not in source
+
+
 @needs_toolchain
 @pytest.mark.parametrize("kind", ["i8", "i4"])
 def test_tensor_cores_multiply_widened_weights(kind: str) -> None:

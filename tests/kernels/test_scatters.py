@@ -39,8 +39,8 @@ from cuts.ops.costs import program_costs
 from cuts.ops.gradient.adjoint import adjoint
 from cuts.passes.context import CompileContext
 from cuts.passes.pipeline import compile_graph, stage_results
-from cuts.passes.statements import deterministic_scatter as scatters
-from cuts.passes.statements import scatter_rows
+from cuts.passes.statements.scatters import deterministic_scatter as scatters
+from cuts.passes.statements.scatters import scatter_rows
 from cuts.tests.amounts import examples
 from cuts.tests.needs import needs_opencl, needs_toolchain
 from cuts.tests.ops.test_empty_tensors import graph

@@ -8,7 +8,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from cuts.backends.cuda.compile import compile_kernels
+from cuts.compile.driver import build_graph
+from cuts.compile.loading import load_spec
 from cuts.ir import PERSISTENT, Target, TurnPass
+from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph, Node
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
@@ -33,7 +36,7 @@ from cuts.passes.schedule.selection.enumerate import columns_at, evaluate
 from cuts.passes.schedule.space import make_space
 from cuts.tests.emission import emit
 
-from ..needs import needs_opencl, needs_toolchain
+from ..needs import needs_cuda, needs_opencl, needs_toolchain
 from .test_attention_chains import GPU
 from .test_points import _device, check
 from .test_register_chains import PERSISTENT_TARGET, WARPGROUP_TARGET
@@ -188,6 +191,24 @@ def test_heads_that_share_keys_come_by_bulk_copies() -> None:
     compute(group, points[0])
 
 
+@needs_opencl
+def test_numbers_of_odd_rows_come_in_bulk() -> None:
+    (group,) = (g for g in groups_of(gradient(70, 75, width=64, heads=2)) if len(g.outputs) == 2)
+    points = [s for s in points_of(group, 99) if s.segments[0].reductions[0].tma]
+    kernel = lower(group, points[0], {}, WARPGROUP_TARGET)
+    assert [m.dims for m in kernel.maps if m.name.startswith("numbers")] == [(2 * 70, 1)] * 2
+    compute(group, points[0])
+
+
+def test_scores_that_fit_l2_are_computed_again() -> None:
+    """Numbers of rows keep the order of their dims."""
+    graph = gradient(197, 197, 64, heads=128)
+    plan = build_graph(graph, load_spec(()), GPU, CompileOptions()).plan
+    assert not [t for t, kind in plan.types.items() if kind.shape[-2:] == (197, 197)]
+    (sums,) = (t for t, kind in plan.types.items() if kind.shape == (1, 128, 197) and t != "l")
+    assert plan.storages[sums].strides == (197 * 128, 197, 1)
+
+
 def test_masks_bound_the_parts_of_both_sides() -> None:
     for group in groups_of(gradient(150, 150, causal=True)):
         kernel = lower(group, points_of(group, 1)[0], {}, WARPGROUP_TARGET)
@@ -204,3 +225,11 @@ def test_chosen_kernels_spill_nothing(width: int, causal: bool) -> None:
         kernel = emit(extract(lower(group, best, {}, GPU)), "cuda")
         (cubin,) = compile_kernels([kernel], GPU.arch)
         assert (cubin.spill_bytes, cubin.serialised) == (0, "")
+
+
+@needs_cuda
+def test_odd_rows_compute_the_reference_on_a_gpu() -> None:
+    for group in groups_of(gradient(197, 197, width=64, heads=12)):
+        points = [s for s in points_of(group, 999, GPU) if s.segments[0].reductions[0].tma]
+        for schedule in (choose(group, GPU, count=1)[0].schedule, points[0]):
+            check(_device("cuda"), GPU, group, schedule)

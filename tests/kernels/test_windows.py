@@ -14,8 +14,8 @@ from cuts.ir.dfg import Load, own_variables, post_order
 from cuts.ir.kernel import phases
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, TileDim
 from cuts.ir.segment import FusedGroup
+from cuts.ir.traversal import reads
 from cuts.ir.types import DType
-from cuts.ir.walk import reads
 from cuts.passes.geometry import geometry_of
 from cuts.passes.lowering import extract, lower, max_window_elements
 from cuts.passes.model.memory_access.evaluation_sites import evaluation_site

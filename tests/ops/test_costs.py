@@ -17,8 +17,8 @@ from cuts.ir.affine import Var, evaluate
 from cuts.ir.expr import Call
 from cuts.ir.functions import FUNCTIONS
 from cuts.ir.statement import Program, Statement
+from cuts.ir.traversal import expr_variables, walk
 from cuts.ir.types import DType, TensorType
-from cuts.ir.walk import expr_variables, walk
 from cuts.ops import Registry
 from cuts.ops.costs import flops, footprints, full_tile, program_costs
 from cuts.ops.language.classify import AxisClass, classify_axes, is_complex

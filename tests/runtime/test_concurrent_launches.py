@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends import Launch, find_target, launch_all
+from cuts.backends import BoundSequence, Launch, find_target, launch_all
 from cuts.backends.opencl import OpenCLDevice
 from cuts.compile import build_graph, load_spec
 from cuts.ir import CompileOptions, Graph
@@ -43,7 +43,10 @@ class AnyOrder(OpenCLDevice):
     order: Sequence[int] = ()
     recorded = 0
 
-    def capture_branches(self, launches: Sequence[Launch], waits: Sequence[Sequence[int]]) -> Launch:
+    def record(self, sequence: BoundSequence) -> Launch:
+        launches, waits = sequence.launches, sequence.plan.waits
+        if waits is None:
+            return sequence.launch
         chance = Random(len(launches))
         self.recorded += 1
 

@@ -13,8 +13,8 @@ from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.ir.errors import PlanError, UsageError
 from cuts.runtime.arrays import random_inputs
-from cuts.runtime.first_wrong_step import first_wrong_step
 from cuts.runtime.session import Session
+from cuts.runtime.step_comparison import first_wrong_step
 from cuts.tests.needs import needs_opencl
 from cuts.tests.runtime.handmade import COLUMNS, ROWS, example_plan, expected_outputs, random_x
 

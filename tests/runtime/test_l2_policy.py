@@ -6,12 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 from attrs import evolve
 from cuts import build
 from cuts.backends import BlockAddress
-from cuts.backends.cuda import l2_policy as passing
-from cuts.backends.cuda.graphs.graph import RECORDING
+from cuts.backends.cuda.graph_nodes import set_evict_first
 from cuts.ir import Graph, Node, TensorType
 from cuts.ir.types import DType
 from cuts.runtime import place_over_blocks
@@ -70,11 +68,10 @@ def test_calls_in_place_say_which_argument_passes() -> None:
 class Bindings:
     """Driver that keeps the attributes that are set."""
 
-    CUaccessPolicyWindow = CUstreamAttrValue = CUkernelNodeAttrValue = SimpleNamespace
+    CUaccessPolicyWindow = CUkernelNodeAttrValue = SimpleNamespace
     CUaccessProperty = SimpleNamespace(CU_ACCESS_PROPERTY_STREAMING="streaming", CU_ACCESS_PROPERTY_NORMAL="normal")
-    CUstreamAttrID = CUkernelNodeAttrID = SimpleNamespace(CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW="window")
+    CUkernelNodeAttrID = SimpleNamespace(CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW="window")
     CUdevice_attribute = SimpleNamespace(CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE="most")
-    CUstream = int
 
     def __init__(self, most: int) -> None:
         self.most, self.set = most, list[tuple[Any, int, int]]()
@@ -85,34 +82,15 @@ class Bindings:
     def cuDeviceGetAttribute(self, attribute: str, device: int) -> tuple[int, int]:
         return 0, self.most
 
-    def cuStreamSetAttribute(self, stream: int, attribute: str, value: Any) -> tuple[int]:
+    def cuGraphKernelNodeSetAttribute(self, node: int, attribute: str, value: Any) -> tuple[int]:
         window = value.accessPolicyWindow
-        self.set.append((stream, getattr(window, "base_ptr", 0), window.num_bytes))
+        self.set.append((node, getattr(window, "base_ptr", 0), window.num_bytes))
         return (0,)
-
-    cuGraphKernelNodeSetAttribute = cuStreamSetAttribute
-
-
-@pytest.mark.parametrize(
-    ("most", "set_"), [(0, []), (100, [(7, 512, 100), (7, 0, 0)]), (900, [(7, 512, 300), (7, 0, 0)])]
-)
-def test_stream_has_a_window_while_it_is_recorded(most: int, set_: list[tuple[int, int, int]]) -> None:
-    bindings = Bindings(most)
-    with passing.evict_first_on(7, 512, 300):
-        pass
-    assert bindings.set == [], "nothing is recorded"
-    token = RECORDING.set(bindings)
-    try:
-        with pytest.raises(ZeroDivisionError), passing.evict_first_on(7, 512, 300):
-            _ = 1 / 0
-    finally:
-        RECORDING.reset(token)
-    assert bindings.set == set_, "and none afterwards, on every path"
 
 
 def test_a_node_has_a_window_of_its_own() -> None:
     bindings = Bindings(900)
-    passing.set_evict_first(bindings, 3, 512, 300)
-    passing.set_evict_first(Bindings(0), 3, 512, 300)
-    passing.set_evict_first(SimpleNamespace(), 3, 512, 300)
+    set_evict_first(bindings, 3, 512, 300)
+    set_evict_first(Bindings(0), 3, 512, 300)
+    set_evict_first(SimpleNamespace(), 3, 512, 300)
     assert bindings.set == [(3, 512, 300)]

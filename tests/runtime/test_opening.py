@@ -29,6 +29,14 @@ found = {{name for name in {COMPILER} if name in sys.modules}}
 y = plan.run({{"x": numpy.ones((2, 4), "f4")}})["y"]
 print(*sorted(found | {{name for name in {COMPILER} if name in sys.modules}}), y.shape)
 """
+#: Packages that `cuts run` may import: it has a table of weights' formats, and prints tables.
+COMMAND_PACKAGES = ("cuts.frontends", "rich")
+COMMAND = f"""
+import sys
+from cuts.cli import main
+code = main(["run", sys.argv[1], "--iters", "1", "--json"])
+print(code, *(name for name in {COMPILER} if name in sys.modules and name not in {COMMAND_PACKAGES}), file=sys.stderr)
+"""
 TYPE = TensorType(DType.F32, (2, 4))
 GRAPH = Graph("relu", ("x",), ("y",), {"x": TYPE, "y": TYPE}, (Node("relu_y", "relu", ("x",), ("y",)),))
 
@@ -36,9 +44,14 @@ GRAPH = Graph("relu", ("x",), ("y",), {"x": TYPE, "y": TYPE}, (Node("relu_y", "r
 @needs_opencl
 def test_a_plan_runs_without_the_compiler(tmp_path: Path) -> None:
     cuts.build(GRAPH, target="opencl").save(tmp_path / "plan")
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "plan")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    done = run_program(PROGRAM, tmp_path)
     assert (done.stdout.strip(), done.returncode) == ("(2, 4)", 0), done.stderr
+    assert run_program(COMMAND, tmp_path).stderr.splitlines()[-1].strip() == "0"
+
+
+def run_program(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", text, str(folder / "plan")]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
 
 
 def test_lazy_names_are_no_modules() -> None:

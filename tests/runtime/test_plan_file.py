@@ -20,15 +20,8 @@ from cuts.ir.graph import IndexCheck
 from cuts.ir.text import print_graph
 from cuts.ir.types import DType, TensorType
 from cuts.runtime.files.plan_document import PlanDocument, parse_document, plain, write_document
-from cuts.runtime.files.plan_file import (
-    load_plan,
-    plan_content,
-    plan_files,
-    plan_of_files,
-    read_files,
-    save_plan,
-    write_folder,
-)
+from cuts.runtime.files.plan_file import load_plan, plan_of_files, read_files
+from cuts.runtime.files.plan_writer import plan_content, plan_files, save_plan, write_folder
 from cuts.runtime.files.weights import Weights
 from cuts.runtime.memory import Placement
 from cuts.runtime.plan import check_plan
@@ -50,6 +43,7 @@ def test_plan_round_trips(tmp_path: Path, dialect: str) -> None:
     assert plan.model is not None
     assert print_graph(again.model.graph) == print_graph(plan.model.graph)
     assert again.model.specs == {"my.cuts": "op mine"}
+    assert again.model.interface is again.model.interface, "runs ask for it"
 
 
 def test_address_tables_of_earlier_plans_become_constants(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from cuts.ir.affine import Index, Indirect, Var, as_index, evaluate, floordiv, m
 from cuts.ir.expr import Read, call
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
-from cuts.ir.walk import reads
+from cuts.ir.traversal import reads
 from cuts.passes.geometry.footprint import Cover, distinct, elements, random_groups
 from cuts.passes.model import features_of
 from cuts.passes.model.feature_schema import SUMS, Features

@@ -1,7 +1,6 @@
-"""Concurrent launches recorded in a CUDA graph: each follows only its dependencies.
+"""Nodes in the CUDA graph that a stream of another owner records.
 
-A stream that is recorded knows the nodes that the next one follows. They are set before each launch, and looked up
-after it: a routine of a library may record several nodes in any order.
+Such a stream knows the nodes that the next one follows.
 """
 
 from __future__ import annotations
@@ -9,38 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from ...device import Launch
 from .graph_edges import calls_with_data
 
 #: Driver calls that read and set the dependencies of a recorded stream.
 INFO, UPDATE = "cuStreamGetCaptureInfo", "cuStreamUpdateCaptureDependencies"
 Call: TypeAlias = Callable[..., tuple[Any, ...]]
-
-
-def can_branch(cu: Any) -> bool:
-    """Return whether the bindings and the driver support concurrent launches."""
-    return hasattr(cu, "cuGraphAddEmptyNode") and calls_with_data(cu, (INFO, UPDATE)) is not None
-
-
-def record_branches(
-    launches: Sequence[Launch],
-    waits: Sequence[Sequence[int]],
-    stream: Any,
-    cu: Any,
-    checked: Callable[[tuple[Any, ...]], Any],
-) -> None:
-    """Launch everything on a recorded stream, each after its dependencies."""
-    calls = calls_with_data(cu, (INFO, UPDATE))
-    assert calls is not None, "whoever asks has looked whether the driver can"
-    graph, _ = _capture_state(stream, calls[INFO], checked)
-    begin = [checked(cu.cuGraphAddEmptyNode(graph, None, 0))]
-    ends: list[list[Any]] = []
-    for launch, each in zip(launches, waits, strict=True):
-        dependencies = dict.fromkeys(node for number in each for node in ends[number])
-        nodes = list(dependencies) or begin
-        _follow(stream, nodes, calls[UPDATE], cu, checked)
-        launch()
-        ends.append(_capture_state(stream, calls[INFO], checked)[1])
 
 
 def extend_capture(

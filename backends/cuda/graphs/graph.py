@@ -1,78 +1,24 @@
-"""Capture of launches as a CUDA graph through NVIDIA's bindings.
-
-PyCUDA has no call for it, but shares the primary context.
-"""
+"""Capture of launches on a stream as a CUDA graph."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextvars import ContextVar
-from functools import partial
-from importlib import import_module
+from collections.abc import Callable
 from typing import Any
 
-from ....ir import BackendError
 from ...device import Launch
-from .branches import can_branch, record_branches
 from .programmatic_launch import enable_programmatic_launch
 
-#: Bindings that record a graph now, in this thread.
-RECORDING: ContextVar[Any] = ContextVar("RECORDING", default=None)
 
-
-def capture_graph(run: Launch, stream_handle: int, arch: str) -> Launch | None:
-    """Return a replay of the launches of `run` on a stream.
-
-    None where cuda-bindings is not installed.
-    """
-    cu = _bindings()
-    return None if cu is None else _capture(cu, run, cu.CUstream(stream_handle), arch)
-
-
-def capture_branches(
-    launches: Sequence[Launch], waits: Sequence[Sequence[int]], stream_handle: int, arch: str
-) -> Launch | None:
-    """Return a replay of concurrent launches, each after its dependencies.
-
-    None where cuda-bindings is not installed or has no call for it.
-    """
-    cu = _bindings()
-    if cu is None or not can_branch(cu):
-        return None
-    stream = cu.CUstream(stream_handle)
-    return _capture(cu, partial(record_branches, launches, waits, stream, cu, partial(_check_call, cu)), stream, arch)
-
-
-def _bindings() -> Any:
-    try:
-        return import_module("cuda.bindings.driver")
-    except ImportError:
-        return None
-
-
-def _check_call(cu: Any, result: tuple[Any, ...]) -> Any:
-    """Return the first value of a driver call's result.
-
-    Raises `BackendError` where it failed.
-    """
-    if int(result[0]) != 0:
-        raise BackendError(f"CUDA graph: {cu.cuGetErrorName(result[0])[1].decode()}")
-    return result[1] if len(result) > 1 else None
-
-
-def _capture(cu: Any, run: Launch, stream: Any, arch: str) -> Launch:
+def capture_graph(run: Launch, stream: Any, arch: str, cu: Any, checked: Callable[[tuple[Any, ...]], Any]) -> Launch:
     """Return a replay of the launches of `run` on a stream.
 
     The graph holds addresses only, so the replay keeps `run` alive, and with it the memory that its launches use.
     """
-    checked = partial(_check_call, cu)
     # Relaxed: other threads of the process may allocate during the capture.
     checked(cu.cuStreamBeginCapture(stream, cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
-    recording = RECORDING.set(cu)
     try:
         run()
     finally:
-        RECORDING.reset(recording)
         graph = checked(cu.cuStreamEndCapture(stream))
     enable_programmatic_launch(graph, cu, checked, arch)
     executable = checked(cu.cuGraphInstantiate(graph, 0))

@@ -2,6 +2,7 @@
 
 from .arithmetic import unsigned_of
 from .bulk_text import CLUSTER_BARRIER, CLUSTER_BEGIN, CLUSTER_WAIT, MBARRIER_FENCE, REGISTER_LIMIT
+from .byte_conversions import OF_SUMS
 from .dialect import Dialect
 from .dialects import DIALECTS
 from .mma_text import operand_words

@@ -18,6 +18,8 @@ from ....ir import PACKED_CONVERSIONS, UNPACKED_CONVERSIONS, DType
 
 #: Bytes of the word that holds neighbours.
 WORD_BYTES = 4
+#: Suffix of packed conversions of sums, which are no maxima.
+OF_SUMS = "_of_sums"
 
 
 def _is_signed(dtype: DType) -> bool:
@@ -35,12 +37,18 @@ def packed_conversions(qualifier: str) -> Mapping[str, str]:
         head = f"{qualifier} unsigned cuts_{name}(float a, float b, float c, float d)"
         packs = f"{_pack(dtype, d, c, '0')} {_pack(dtype, b, a, 'r')}"
         found[f"cuts_{name}"] = f"{head} {{ unsigned r; {packs} return r; }}"
+        packs = f"{_pack(dtype, _cut('d'), _cut('c'), '0')} {_pack(dtype, _cut('b'), _cut('a'), 'r')}"
+        found[f"cuts_{name}{OF_SUMS}"] = f"{head.replace(name, name + OF_SUMS)} {{ unsigned r; {packs} return r; }}"
     return found
 
 
 def _integer_text(dtype: DType, value: str) -> str:
     """Return a float as an integer; no assembler merges a maximum through the sum with 0."""
-    return f"__float2int_rz({value if _is_signed(dtype) else f'{value} + 0.0f'})"
+    return _cut(value if _is_signed(dtype) else f"{value} + 0.0f")
+
+
+def _cut(value: str) -> str:
+    return f"__float2int_rz({value})"
 
 
 def _pack(dtype: DType, high: str, low: str, rest: str) -> str:
@@ -80,5 +88,9 @@ def _unpacking_text(dtype: DType) -> str:
 #: Texts of conversions of neighbours.
 CONVERSION_TEXTS: Mapping[str, str] = {
     **{name: _packing_text(name, dtype) for name, (dtype, _) in PACKED_CONVERSIONS.items()},
+    **{
+        name + OF_SUMS: _packing_text(name + OF_SUMS * (dtype.size == 1), dtype)
+        for name, (dtype, _) in PACKED_CONVERSIONS.items()
+    },
     **{name: _unpacking_text(dtype) for name, (dtype, _) in UNPACKED_CONVERSIONS.items()},
 }

@@ -24,10 +24,11 @@ from .instruction_text import (
     OPENCL_INSTRUCTIONS,
     addition_helpers,
     copy_helpers,
+    extreme_helpers,
     matrix_load_helpers,
 )
 from .mma_text import emulations, instructions
-from .shared_helpers import byte_packs, index_helpers, ordering_helpers, reinterpretations
+from .shared_helpers import byte_packs, index_helpers, ordering_helpers, reinterpretations, vote_helpers
 from .special_functions import half_functions
 from .vectors import CUDA_VECTORS, OPENCL_VECTORS
 from .warpgroup_text import (
@@ -101,6 +102,7 @@ _CUDA_HELPERS = (
         **{f"cuts_guarded{words}": _guarded_load(words, 32) for words in (1, 2, 4)},
         **{f"cuts_guarded_pairs{words}": _guarded_load(words, 16) for words in (1, 2, 4)},
         **addition_helpers(_DEVICE),
+        **extreme_helpers(_DEVICE),
         **packed_conversions(_DEVICE),
         **single_conversions(_DEVICE),
         **copy_helpers(_DEVICE),
@@ -114,6 +116,7 @@ _CUDA_HELPERS = (
         "__uint_as_float(__float_as_uint(x) & 0xffffe000u) : x; }",
         "cuts_pack_f32": f"{_DEVICE} unsigned cuts_pack_f32(float x) {{ return __float_as_uint(x); }}",
         **ordering_helpers(_DEVICE, _CUDA_TYPES),
+        **vote_helpers(_DEVICE),
         **byte_packs(_DEVICE, "unsigned"),
         **reinterpretations(
             _DEVICE, _CUDA_TYPES, ("__float_as_int", "__int_as_float", "__double_as_longlong", "__longlong_as_double")

@@ -68,12 +68,6 @@ def _nan(format_: _Format, text: str, nan: str) -> str:
     return f"(h & 0x7fu) == 0x7fu ? {nan} : {text}" if format_.bias == 7 else text
 
 
-def _pack_four(device: str, name: str, word: str) -> str:
-    """Return the helper that packs four numbers into a register."""
-    bits = " | ".join(f"({word})cuts_to_{name}({x}) << {8 * n}" for n, x in enumerate("abcd"))
-    return f"{device} {word} cuts_pack_{name}(float a, float b, float c, float d) {{ return {bits}; }}"
-
-
 def cuda_floats8(device: str) -> Iterator[tuple[str, str]]:
     """Yield the helpers of CUDA C++ by name.
 
@@ -106,10 +100,14 @@ def cuda_floats8(device: str) -> Iterator[tuple[str, str]]:
         limit = f"__int_as_float({f.infinite:#x})"  # the instruction has no infinity
         both = f"if (!(fabsf(a) < {limit} && fabsf(b) < {limit})) {{ {each} }} " if f.infinity else ""
         both += pair.format("a", "b") + "return w;"
-        yield f"cuts_pack_{name}", _pack_four(device, name, "unsigned")
         yield (
             f"cuts_pair_{name}",
             f"{device} unsigned short cuts_pair_{name}(float a, float b) {{{_from_sm89(both, each)}}}",
+        )
+        four = f"return cuts_pair_{name}(a, b) | (unsigned)cuts_pair_{name}(c, d) << 16;"
+        yield (
+            f"cuts_pack_{name}",
+            f"{device} unsigned cuts_pack_{name}(float a, float b, float c, float d) {{ {four} }}",
         )
 
 
@@ -123,10 +121,14 @@ def opencl_floats8(device: str) -> Iterator[tuple[str, str]]:
             f"{device} float cuts_from_{f.name}(uchar h) {{ const ushort b = {half}; return {found}; }}",
         )
         bits = f.encoding().format(word="uint", bits="as_uint", number="as_float")
-        yield f"cuts_pack_{f.name}", _pack_four(device, f.name, "uint")
         yield (
             f"cuts_to_{f.name}",
             f"{device} uchar cuts_to_{f.name}(float x) {{ uint u = as_uint(x); {bits} }}",
+        )
+        four = " | ".join(f"(uint)cuts_to_{f.name}({x}) << {8 * n}" for n, x in enumerate("abcd"))
+        yield (
+            f"cuts_pack_{f.name}",
+            f"{device} uint cuts_pack_{f.name}(float a, float b, float c, float d) {{ return {four}; }}",
         )
 
 

@@ -18,6 +18,7 @@ from ....ir import (
     MMA_INSTRUCTIONS,
     VECTOR_ADDITIONS,
     WIDEST_BYTES,
+    WORD_EXTREMES,
     CopyInstruction,
     DType,
     MatrixLoadInstruction,
@@ -90,6 +91,19 @@ def addition_helpers(qualifier: str) -> Mapping[str, str]:
     return found
 
 
+def extreme_helpers(qualifier: str) -> Mapping[str, str]:
+    """Return the helpers that compare the bytes of two words.
+
+    Halves of words are compared by their high bytes. From sm_90 on one instruction compares two of them.
+    """
+    found: dict[str, str] = {}
+    for name, (combine, dtype) in WORD_EXTREMES.items():
+        halves = f"__v{combine}{'s' if dtype.element.kind == 'signed' else 'u'}2"
+        body = f"return __byte_perm({halves}(a << 8, b << 8), {halves}(a, b), 0x7351);"
+        found[f"cuts_{name}"] = f"{qualifier} unsigned cuts_{name}(unsigned a, unsigned b) {{ {body} }}"
+    return found
+
+
 #: Text of the instructions of CUDA C++. Copies that are too narrow move one element.
 CUDA_INSTRUCTIONS: Mapping[str, str] = {
     **{name: f"{_matrix_helper(row)}({{registers}}, &{{p}}[{{i}}]);" for name, row in MATRIX_LOADS.items()},
@@ -98,6 +112,7 @@ CUDA_INSTRUCTIONS: Mapping[str, str] = {
     **{name: f"cuts_{name}({{operands}});" for name, row in MMA_INSTRUCTIONS.items() if not row.reads_shared},
     **{name: f"cuts_{name}({{element}}, {{values}});" for name in VECTOR_ADDITIONS},
     **CONVERSION_TEXTS,
+    **{name: f"cuts_{name}({{0}}, {{1}})" for name in WORD_EXTREMES},
     **{
         row.name + end: warpgroup_helper_name(row, "{columns}")
         + end

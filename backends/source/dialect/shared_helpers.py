@@ -66,3 +66,16 @@ def ordering_helpers(qualifier: str, types: Mapping[str, str]) -> dict[str, str]
         f"cuts_ordered_{kind}": f"{qualifier} unsigned cuts_ordered_{kind}({types[kind]} x) {{ {body} }}"
         for kind, body in bodies.items()
     }
+
+
+def vote_helpers(device: str) -> dict[str, str]:
+    """Return the helper that numbers and counts a warp's words by digit."""
+    body = (
+        "unsigned peers = 0xffffffffu; "
+        "for (int bit = 0; bit < 8; ++bit) { const int own = digit >> bit & 1; "
+        "const unsigned set = __ballot_sync(0xffffffffu, own); peers &= own ? set : ~set; } "
+        "__syncwarp(); const int before = counts[digit], lane = thread & 31; __syncwarp(); "
+        "if (peers >> lane == 1u) counts[digit] = before + __popc(peers); "
+        "return before + __popc(peers & ((1u << lane) - 1u));"
+    )
+    return {"cuts_number_in_warp": f"{device} int cuts_number_in_warp(int* counts, int digit, int thread) {{ {body} }}"}

@@ -86,8 +86,8 @@ def warpgroup_rows() -> tuple[MmaInstruction, ...]:
 
 
 def held_rows() -> tuple[MmaInstruction, ...]:
-    """Return the instructions that take rows of halves or words from registers."""
-    return tuple(row for row in warpgroup_rows() if row.held.size >= HALF_BYTES)
+    """Return the instructions that take rows of floats from registers."""
+    return tuple(row for row in warpgroup_rows() if row.held.is_float)
 
 
 def held_rows_words(row: MmaInstruction) -> int:
@@ -211,6 +211,13 @@ def warpgroup_emulations(qualifier: str, types: Mapping[str, str]) -> Iterator[t
             )
 
 
+def _packed_value(row: MmaInstruction, number: int) -> str:
+    """Return a number of a lane's fragment of rows in OpenCL C."""
+    if row.held.size == HALF_BYTES:
+        return f"cuts_{('low', 'high')[number % 2]}_{row.format}(a[{number // 2}])"
+    return f"cuts_from_{row.format}(a[{number // 4}] >> {8 * (number % 4)} & 0xffu)"
+
+
 def held_rows_emulations(inline: str, types: Mapping[str, str], meet: str) -> Iterator[tuple[str, str]]:
     """Yield the helpers of OpenCL C whose rows lie in registers.
 
@@ -223,8 +230,7 @@ def held_rows_emulations(inline: str, types: Mapping[str, str], meet: str) -> It
         for n in range(row.held_a.size):
             at = {LANE: as_index(LANE), ELEMENT: as_index(n)}
             r, k = (index_text(substitute(x, at), {}) for x in (row.held_a.row, row.held_a.column))
-            half = f"cuts_{('low', 'high')[n % 2]}_{row.format}(a[{n // 2}])"
-            value = f"cuts_{row.format}_cut(a[{n}])" if whole else half
+            value = f"cuts_{row.format}_cut(a[{n}])" if whole else _packed_value(row, n)
             stores.append(f"m[({r}) * {row.k} + {k}] = {value};")
         place = f"cuts_matrix_place(c, k, bs, blead, bstride, bwidth, bdeep, {size})"
         b = _ELEMENT_TEXTS[row.formats[1]].format("b", place)

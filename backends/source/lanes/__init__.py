@@ -4,4 +4,4 @@ from .bitonic_network import LaneSort
 from .combination import LaneCombination
 from .prefix_scan import LaneScan
 from .radix_selection import LaneSelect
-from .radix_sort import LaneRadix
+from .radix_sort import radix_printer

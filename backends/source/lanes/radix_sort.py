@@ -8,6 +8,9 @@
 Each pass is stable, so that equal elements keep their order. Lanes own columns of the counts and stretches of the row;
 after each `count` words, and after each 16 counts, one place is free, so that lanes access different banks. A word
 holds its place below its key, in 32 bits where these suffice.
+
+Where warps vote, they own columns and stretches instead, and digits have eight bits: lanes whose words have a digit
+find one another by votes on its bits, and the last of them counts for all (Merrill and Grimshaw, onesweep).
 """
 
 from __future__ import annotations
@@ -22,8 +25,10 @@ from ..scope import KernelNames, Writer
 from .bitonic_network import LaneSort
 from .prefix_scan import LaneScan
 
-#: Bits of a digit.
-DIGIT_BITS = RADIX_DIGITS.bit_length() - 1
+#: Bits of a digit, and of one that a warp counts.
+DIGIT_BITS, WARP_DIGIT_BITS = RADIX_DIGITS.bit_length() - 1, 8
+#: Helper that numbers the words of a warp among those with their digit.
+NUMBER_IN_WARP = "cuts_number_in_warp"
 
 
 @frozen
@@ -62,20 +67,10 @@ class LaneRadix:
             self.out.line(barrier)
             self._fetch(words)
             counter = self.names.dialect.meeting_counter
-            head = f"for ({counter} step = {low}; step < {low + key_bits(self.sort.kind)}; step += {DIGIT_BITS})"
+            head = f"for ({counter} step = {low}; step < {low + key_bits(self.sort.kind)}; step += {self.digit_bits})"
             with self.out.block(head):
                 self.out.line("const int shift = step;")
-                with self._loop(RADIX_DIGITS):
-                    self.out.line(f"{self._count('k')} = 0;")
-                digit = self._count(f"(int)({words}[k] >> shift & {RADIX_DIGITS - 1})")
-                with self._loop(count):
-                    self.out.line(f"{numbers}[k] = {digit};")
-                    self.out.line(f"{digit} = {numbers}[k] + 1;")
-                self.out.line(barrier)
-                self._scan(total)
-                self.out.line(barrier)
-                with self._loop(count):
-                    self.out.line(f"{numbers}[k] += {digit};")
+                self._number_words(words, numbers, total)
                 self.out.line(barrier)
                 with self._loop(count):
                     self.out.line(f"{self._row(self._padded_place(f'{numbers}[k]'))} = {words}[k];")
@@ -86,6 +81,26 @@ class LaneRadix:
                 place = f"{self._row(self._padded_place(self.sort.place))} & {(1 << low) - 1}u"
                 self.out.line(f"{register} = ({self.names.dialect.type(node.dtype)})({place});")
             self.out.line(barrier)
+
+    @property
+    def digit_bits(self) -> int:
+        """Return the bits of a digit."""
+        return DIGIT_BITS
+
+    def _number_words(self, words: str, numbers: str, total: str) -> None:
+        """Print the counts of a pass, and the resulting place of each word."""
+        barrier = self.names.dialect.barrier
+        with self._loop(RADIX_DIGITS):
+            self.out.line(f"{self._count('k')} = 0;")
+        digit = self._count(f"(int)({words}[k] >> shift & {RADIX_DIGITS - 1})")
+        with self._loop(self.sort.count):
+            self.out.line(f"{numbers}[k] = {digit};")
+            self.out.line(f"{digit} = {numbers}[k] + 1;")
+        self.out.line(barrier)
+        self._scan(total)
+        self.out.line(barrier)
+        with self._loop(self.sort.count):
+            self.out.line(f"{numbers}[k] += {digit};")
 
     def _loop(self, count: int) -> AbstractContextManager[None]:
         return self.out.loop(Var("k", count))
@@ -125,8 +140,7 @@ class LaneRadix:
         self.out.line(f"{total}[0] = 0;")
         with self._loop(RADIX_DIGITS):
             self.out.line(f"{total}[0] += {own};")
-        sums = LaneReduce(total, (1,), "sum", DType.I32, self._node.threads, "before")
-        LaneScan(sums, self.names, self.out).print()
+        self._scan_totals(total)
         with self.out.block(""):
             self.out.line(f"int counts[{RADIX_DIGITS}];")
             with self._loop(RADIX_DIGITS):
@@ -134,3 +148,71 @@ class LaneRadix:
             with self._loop(RADIX_DIGITS):
                 self.out.line(f"{own} = {total}[0];")
                 self.out.line(f"{total}[0] += counts[k];")
+
+    def _scan_totals(self, total: str) -> None:
+        """Print the prefix sums of the lanes' totals."""
+        sums = LaneReduce(total, (1,), "sum", DType.I32, self._node.threads, "before")
+        LaneScan(sums, self.names, self.out).print()
+
+
+@frozen
+class WarpRadix(LaneRadix):
+    """Printer of one row's sort whose warps vote on digits."""
+
+    @property
+    def digit_bits(self) -> int:
+        """Return the bits of a digit."""
+        return WARP_DIGIT_BITS
+
+    @property
+    def _warp(self) -> str:
+        """Return the number of a lane's warp in its row."""
+        return f"tid % {self._node.threads} / {self.names.dialect.warp}"
+
+    def _warp_count(self, warp: str, digit: str) -> str:
+        return self._counts(f"({warp}) * {1 << WARP_DIGIT_BITS} + {digit}")
+
+    def _padded_place(self, place: str) -> str:
+        """Return where a place of the row lies: lanes access neighbours."""
+        return place
+
+    def _fetch(self, words: str) -> None:
+        """Print the loads of a warp's stretch of the row."""
+        lanes = self.names.dialect.warp
+        place = f"{self._warp} * {lanes * self.sort.count} + k * {lanes} + tid % {lanes}"
+        with self._loop(self.sort.count):
+            self.out.line(f"{words}[k] = {self._row(place)};")
+        self.out.line(self.names.dialect.barrier)
+
+    def _number_words(self, words: str, numbers: str, total: str) -> None:
+        """Print the counts of a pass, and the resulting place of each word."""
+        lanes, digits, barrier = self.names.dialect.warp, 1 << WARP_DIGIT_BITS, self.names.dialect.barrier
+        with self._loop(digits // lanes):
+            self.out.line(f"{self._warp_count(self._warp, f'k * {lanes} + tid % {lanes}')} = 0;")
+        digit = f"(int)({words}[k] >> shift & {digits - 1})"
+        with self._loop(self.sort.count):
+            self.out.line(f"{numbers}[k] = {NUMBER_IN_WARP}(&{self._warp_count(self._warp, '0')}, {digit}, tid);")
+        self.out.line(barrier)
+        own, each = f"tid % {self._node.threads}", -(-digits // self._node.threads)
+        inside = f"if ({own} < {digits // each}) " if self._node.threads * each > digits else ""
+        count = self._warp_count("w", f"{own} * {each} + k")
+        warps = Var("w", self._node.threads // lanes)
+        self.out.line(f"{total}[0] = 0;")
+        with self._loop(each), self.out.loop(warps):
+            self.out.line(f"{inside}{total}[0] += {count};")
+        self._scan_totals(total)
+        with self._loop(each), self.out.loop(warps), self.out.block(inside):
+            self.out.line(f"const int before = {total}[0];")
+            self.out.line(f"{total}[0] += {count};")
+            self.out.line(f"{count} = before;")
+        self.out.line(barrier)
+        with self._loop(self.sort.count):
+            self.out.line(f"{numbers}[k] += {self._warp_count(self._warp, digit)};")
+
+
+def radix_printer(sort: LaneSort, names: KernelNames, out: Writer) -> LaneRadix:
+    """Return the printer of a row's sort, by whole warps that vote."""
+    dialect = names.dialect
+    whole = sort.node.threads % dialect.warp == 0 and names.kernel.threads % dialect.warp == 0
+    votes = NUMBER_IN_WARP in dialect.helpers and whole
+    return (WarpRadix if votes else LaneRadix)(sort, names, out)

@@ -26,6 +26,7 @@ aten = torch.ops.aten
 _PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default)
 #: Rows of fewer bytes keep their length: unused elements would be a larger part of them than 1 %.
 MIN_ROW_BYTES = 100 * ALIGNMENT
+WORD = 4
 
 
 def partition_joint_graph(joint: Any, examples: Any, **options: Any) -> tuple[Any, Any]:
@@ -110,24 +111,31 @@ def align_product_rows(graph: torch.fx.Graph) -> None:
 
         y = mm(a, b)  of 50,257 columns   ->   y = mm(a, pad(b))[:, :50257]  of 50,264
 
-    Kernels read and write 16 bytes at once then. Results of the module stay as they are.
+    Kernels read and write 16 bytes at once then. Results of the module are copied, where elements are shorter than a
+    word: a product that stores single ones takes longer than its copy.
     """
     backward, returned = _backward_nodes(graph), _returned_storages(graph)
     for node in [node for node in graph.nodes if node.target in _PRODUCTS and node not in backward]:
         value = node.meta["val"]
         row, unit = value.shape[-1], ALIGNMENT // value.element_size()
         missing = -row % unit
-        if not missing or row * value.element_size() < MIN_ROW_BYTES or _storage_of(node) in returned:
+        is_returned = _storage_of(node) in returned
+        if not missing or row * value.element_size() < MIN_ROW_BYTES or (is_returned and value.element_size() >= WORD):
             continue
         factors = [each for n, each in enumerate(node.args) if n != len(node.args) - 2]  # all but the left one
         with graph.inserting_before(node):
             for factor in factors:
                 if factor.meta["val"].shape[-1] == row:
                     node.replace_input_with(factor, _pad_rows(graph, factor, missing))
+        whole = value.new_empty((*value.shape[:-1], row + missing))
         with graph.inserting_after(node):
             part = graph.call_function(aten.slice.Tensor, (node, value.dim() - 1, 0, row))
-        node.replace_all_uses_with(part, lambda user, part=part: user is not part)
-        whole = value.new_empty((*value.shape[:-1], row + missing))
+        last = part
+        if is_returned:
+            with graph.inserting_after(part):
+                last = graph.call_function(aten.clone.default, (part,), {"memory_format": torch.contiguous_format})
+            last.meta = dict(node.meta)
+        node.replace_all_uses_with(last, lambda user, part=part: user is not part)
         part.meta, node.meta = {**node.meta, "val": whole[..., :row]}, {**node.meta, "val": whole}
 
 

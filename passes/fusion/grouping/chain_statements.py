@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from attrs import evolve
 
-from ....ir import Expr, Index, Read, Statement, TensorType, Var, as_index, reads, rebuild
+from ....ir import Cast, Expr, Index, Read, Statement, TensorType, Var, as_index, reads, rebuild
 from ....ops.language import split_axis
 
 #: Dims of tensors that merge two axes, with the extent of the inner one.
@@ -28,18 +28,36 @@ MergedDims: TypeAlias = dict[tuple[str, int], int]
 
 
 def move_row_values(
-    parts: Sequence[Sequence[Statement]], live: Sequence[Sequence[str]], outside: Sequence[str]
+    parts: Sequence[Sequence[Statement]],
+    live: Sequence[Sequence[str]],
+    outside: Sequence[str],
+    tensors: Mapping[str, TensorType],
 ) -> tuple[Sequence[Sequence[Statement]], Sequence[Sequence[str]]]:
     """Move elementwise values of rows to the rows of a chain."""
     first, rows, last = (list(part) for part in parts)
     made = {s.target for s in (*first, *rows)}
-    while last and _is_value(last[0]) and {*last[0].tensors_read} <= made and last[0].target not in live[2]:
+    while (
+        last
+        and _is_value(last[0])
+        and not widens(last[0], tensors)
+        and {*last[0].tensors_read} <= made
+        and last[0].target not in live[2]
+    ):
         made.add(last[0].target)
         rows.append(last.pop(0))
     read = {t for statement in last for t in statement.tensors_read}
     left = dict.fromkeys(s.target for s in rows if s.target in read or s.target in outside)
     moves = last and len(last) < len(parts[2])
     return ((first, rows, last), (live[0], [*left], live[2])) if moves else (parts, live)
+
+
+def widens(statement: Statement, tensors: Mapping[str, TensorType]) -> bool:
+    """Return whether a statement only converts bytes to wider floats."""
+    body = statement.body
+    if statement.combine is not None or not isinstance(body, Cast) or not isinstance(body.arg, Read):
+        return False
+    kind = tensors[body.arg.tensor].dtype
+    return kind.is_float and kind.size == 1 and body.dtype.is_float and body.dtype.size > 1
 
 
 def _is_value(statement: Statement) -> bool:

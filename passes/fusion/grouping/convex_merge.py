@@ -15,6 +15,7 @@ from typing import Protocol
 
 from ..legality import multiplies as tiled
 from ..normalise import Illegal
+from .chain_statements import widens
 from .group_builder import GroupBuilder
 from .groups import Group
 from .partitioner import Owners, Paths
@@ -106,7 +107,14 @@ def _leading_units(builder: GroupBuilder, group: Group, product: str, made: set[
         if any(builder.sources(t) in known for t in unit.reads):
             early.append(name)
             known.update(unit.writes)
-    return tuple(early)
+    used, units = {t for name in early for t in builder.units[name].reads}, builder.units
+    return tuple(n for n in early if not (_widens(builder, n) and used.isdisjoint(units[n].writes)))
+
+
+def _widens(builder: GroupBuilder, name: str) -> bool:
+    """Return whether a unit only converts floats to wider ones, so that narrow ones pass to the contraction."""
+    statements = builder.units[name].statements
+    return len(statements) == 1 and widens(statements[0], builder.types)
 
 
 def _following_groups(edges: Edges, first: Group, owner: Owners) -> tuple[dict[Group, None], dict[Group, None]]:

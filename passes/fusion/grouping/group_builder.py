@@ -264,7 +264,7 @@ class GroupBuilder:
             form = shared_level(halves[0], halves[1], tensors, (kept[0], kept[1]), tables, policy or self.policy)
             form = form if isinstance(form, Illegal) else apply_by_writer(form)
         else:
-            parts, left = move_row_values(halves, kept, [names[t] for t in outside])
+            parts, left = move_row_values(halves, kept, [names[t] for t in outside], tensors)
             types: Mapping[str, TensorType] = tensors
             if len(left[0]) == 1 and not outside:
                 parts, types = divide_merged_dims(parts, tensors, (*left[0], *left[1]))

@@ -8,7 +8,9 @@ scale, a shift and a division:
       ->   q[n, k] = i8(round(max(f32(z[n, k]) * a[k] + d[k], 0)))     with constants  a = s * t / u,   d = b / u
 
 The values between are those that nothing else reads. A conversion of floats to integers saturates: limits that are
-those of its type, and a zero point of 0, are no work of their own.
+those of its type, and a zero point of 0, are no work of their own. Nor are scales of 1, and a rounding of an integer:
+
+    q[n, k] = i8(round(f32(p[n, k]) * (t / t)))   ->   q[n, k] = p[n, k]
 """
 
 from __future__ import annotations
@@ -27,7 +29,6 @@ from ....ir import (
     Const,
     DType,
     Expr,
-    Program,
     Read,
     Statement,
     TensorType,
@@ -39,8 +40,8 @@ from ....ir import (
     reads,
     substitute_expr,
 )
-from ....ops import evaluate
 from ...statements import DefUse, Programs, apply, axis_values, is_plain, rewritten
+from .constant_values import constant_value
 from .narrow_products import is_zero
 
 #: Bytes of the least integers whose limits f32 does not have.
@@ -86,10 +87,17 @@ class _Folder:
         if node.children:
             node = node.with_children(tuple(self._rewrite(child, root) for child in node.children))
         if isinstance(node, Cast) and node.dtype.is_int and dtype_of(node.arg, self.index.types).is_float:
-            return Cast(node.dtype, _without_limits(node.arg, node.dtype))
+            return self._convert(_without_limits(node.arg, node.dtype), node.dtype)
         if isinstance(node, Call) and node.fn == "div" and self._is_positive(node.args[1]):
             return self._divide(node.args[0], node.args[1], root, root) or node
         return node
+
+    def _convert(self, value: Expr, dtype: DType) -> Expr:
+        """Return the integer of a value, without conversions of one of its own type."""
+        rounded = value.args[0] if isinstance(value, Call) and value.fn == "round" else value
+        wide = isinstance(rounded, Cast) and rounded.dtype is DType.F32 and dtype.size < MAX_EXACT_BYTES
+        own = isinstance(rounded, Cast) and wide and dtype_of(rounded.arg, self.index.types) is dtype
+        return rounded.arg if isinstance(rounded, Cast) and own else Cast(dtype, value)
 
     def _is_positive(self, divisor: Expr) -> bool:
         array = self.constants.get(divisor.tensor) if isinstance(divisor, Read) and not divisor.guards else None
@@ -123,7 +131,12 @@ class _Folder:
         if not scales or len(others) != 1:
             return None
         scale = self._constant(Call("div", (reduce(_product, scales), divisor)), root)
-        return None if scale is None else _product(_without_zero(others[0]), scale)
+        if scale is None:
+            return None
+        if np.all(self.made[scale.tensor] == 1.0):
+            del self.made[scale.tensor]
+            return _without_zero(others[0])
+        return _product(_without_zero(others[0]), scale)
 
     def _only_use(self, read: Read, reader: Statement) -> Statement | None:
         """Return the definition of a value in f32 that one statement alone reads, else None."""
@@ -140,10 +153,7 @@ class _Folder:
         """Return a new constant over the axes that move a value; None where it is too large for f32."""
         axes = tuple(a for a in root.axes if a in expr_variables(value))
         type_, place = TensorType(DType.F32, tuple(a.extent for a in axes)), tuple(map(as_index, axes))
-        used = tuple(dict.fromkeys(r.tensor for r in reads(value)))
-        tensors = {**{t: self.index.types[t] for t in used}, "scale": type_}
-        program = Program(tensors, used, ("scale",), (Statement("scale", axes, place, value),))
-        exact = evaluate(program, {t: self.constants[t] for t in used})["scale"]
+        exact = constant_value(value, axes, DType.F32, self.index.types, self.constants)
         if {*axes} != expr_variables(value) or not np.all(np.abs(exact) <= np.finfo(np.float32).max):
             return None
         name = self.index.add_tensor(f"{root.target}.scale", type_)

@@ -2,14 +2,16 @@
 
 A convolution of three channels reads three bytes of each tap, which lie anywhere: threads load and pack them one by
 one. An image that is rounded to bytes for this convolution alone is stored with its border and with channels that fill
-words, and the neighbours of a step become channels, too. The filter has zeros at the further places:
+words, and neighbours become channels, too, so that copies move 16 bytes. Places share their neighbours. The filter has
+zeros at the further places:
 
     q[n, c, y, x] = u8(round(i[n, c, y, x]) + z);   d[n, c, y, x] = (f32(q[n, c, y, x]) - z) * t
     y[n, k, p, o] = sum_{c < 3, r < 7, s < 7} v[k, c, r, s] * d[n, c, 2*p + r - 3, 2*o + s - 3 or 0]
-      ->   u[n, y, x, e < 8] = u8(round(i[n, e % 4, y - 3, 2*x + e // 4 - 3]) + z) or z;   f = (f32(u) - z) * t
-           y[n, k, p, o] = sum_{r < 7, s < 4, e < 8} w[k, r, s, e] * f[n, 2*p + r, o + s, e]
+      ->   u[n, y, x, e < 16] = u8(round(i[n, e % 4, y - 3, 2*x + e // 4 - 3]) + z) or z;   f = (f32(u) - z) * t
+           y[n, k, p, o] = sum_{r < 7, s < 2, e < 16} w[k, r, s, e] * f[n, 2*p + r, o + 2*s, e]
 
-A scaled byte is finite, so that a product with 0 is 0.
+A scaled byte is finite, so that a product with 0 is 0. Where zeros are rounded to the zero point, as they always are,
+reads of zeros beyond the border take the place of a condition.
 """
 
 from __future__ import annotations
@@ -21,11 +23,10 @@ import numpy as np
 from attrs import evolve, frozen
 
 from ....ir import (
+    WIDEST_BYTES,
     Array,
     Call,
     Const,
-    DType,
-    Expr,
     Guard,
     Index,
     InRange,
@@ -41,8 +42,9 @@ from ....ir import (
     rebuild,
     substitute_expr,
 )
-from ...statements import DefUse, Edit, Match, Programs, RewriteRule, anything, is_plain, reduction, rewrite
-from .narrow_products import widened_byte
+from ...statements import Edit, Match, Programs, RewriteRule, anything, is_plain, reduction, rewrite
+from .constant_values import is_value_at_zeros
+from .scaled_factors import ScaledFactor, find_scaled_factor, fixed_axes, is_plain_map
 
 #: Bytes of a word, and fewest channels whose bytes copies move at once.
 WORD_BYTES, MANY_CHANNELS = 4, 16
@@ -69,24 +71,14 @@ def pad_images(programs: Programs) -> Programs:
 
 
 @frozen
-class _Scaled:
-    """A dequantised factor: the read of the value, the definition of that, the byte that it widens, its zero point."""
-
-    read: Read
-    made: Statement
-    byte: Read
-    zero: Expr | None
-
-
-@frozen
 class _Padding:
     """A convolution with its factors, the definition of the image's bytes, and its channels.
 
     `windows` has the axes of rows and taps by dim of the image; channels are merged with the last of them.
     """
 
-    image: _Scaled
-    filters: _Scaled
+    image: ScaledFactor
+    filters: ScaledFactor
     source: Statement
     channel: int
     c: Var
@@ -98,16 +90,17 @@ class _Padding:
         return max(self.windows), *self.windows[max(self.windows)]
 
     @property
-    def sizes(self) -> tuple[int, int]:
-        """Stored channels, and neighbours that become channels."""
+    def sizes(self) -> tuple[int, int, int]:
+        """Stored channels, the step of rows, and neighbours that become channels."""
         d, row, _ = self.last
-        return -(-self.c.extent // WORD_BYTES) * WORD_BYTES, self.image.read.indices[d].coefficient(row)
+        channels, step = -(-self.c.extent // WORD_BYTES) * WORD_BYTES, self.image.read.indices[d].coefficient(row)
+        return channels, step, -(-WIDEST_BYTES // (channels * step)) * step
 
     @property
     def reduced(self) -> tuple[Var, Var]:
         """The axes of taps and of their channels."""
-        (channels, step), tap = self.sizes, self.last[2]
-        return Var(tap.name, -(-tap.extent // step)), Var(self.c.name, step * channels)
+        (channels, _, near), tap = self.sizes, self.last[2]
+        return Var(tap.name, -(-tap.extent // near)), Var(self.c.name, near * channels)
 
 
 def _find(match: Match, constants: Mapping[str, Array]) -> _Padding | None:
@@ -116,46 +109,20 @@ def _find(match: Match, constants: Mapping[str, Array]) -> _Padding | None:
     if len(parts) != 2 or not is_plain(total) or prod(v.extent for v in (*total.axes, *total.reduce)) < MIN_PRODUCTS:
         return None
     for first, second in (parts, parts[::-1]):
-        image, filters = _find_scaled(first, total, index), _find_scaled(second, total, index)
-        if image is None or filters is None or filters.read.guards or filters.byte.tensor not in constants:
+        image, filters = find_scaled_factor(first, total, index), find_scaled_factor(second, total, index)
+        if image is None or filters is None or filters.read.guards:
+            continue
+        if filters.byte.tensor not in constants:
             continue
         source = index.single_definition(image.byte.tensor)
-        if source is None or not _is_plain_map(source) or not index.is_only_read_by(source.target, [image.made]):
+        if source is None or not is_plain_map(source) or not index.is_only_read_by(source.target, [image.made]):
             continue
-        if any(read.guards for read in reads(source.body)) or _fixed_axes(image.made, image.byte) or filters.zero:
+        if any(read.guards for read in reads(source.body)) or fixed_axes(image.made, image.byte) or filters.zero:
             continue
         found = _windows(image.read, filters.read, total)
         if found is not None:
             return _Padding(image, filters, source, *found)
     return None
-
-
-def _find_scaled(part: Expr, total: Statement, index: DefUse) -> _Scaled | None:
-    """Return a dequantised factor that nothing else reads."""
-    made = index.single_definition(part.tensor) if isinstance(part, Read) and part.fill == 0 else None
-    if made is None or not isinstance(part, Read) or not _is_plain_map(made):
-        return None
-    found = [each for f in factors(made.body) if (each := widened_byte(f, index.types)) is not None]
-    if len(found) != 1 or index.types[found[0].byte.tensor].dtype.is_float:
-        return None
-    byte = found[0].byte
-    fixed = _fixed_axes(made, byte)
-    moved = {v for axis, place in zip(made.axes, part.indices, strict=True) if axis in fixed for v, _ in place.terms}
-    if byte.guards or byte.indices != made.write or moved & {*total.reduce}:
-        return None
-    return _Scaled(part, made, byte, found[0].zero) if index.is_only_read_by(part.tensor, [total]) else None
-
-
-def _fixed_axes(made: Statement, byte: Read) -> frozenset[Var]:
-    """Return the axes that move a scale or a zero point."""
-    zero = Const(0, DType.I32)
-    return expr_variables(rebuild(made.body, lambda node: zero if node == byte else node))
-
-
-def _is_plain_map(statement: Statement) -> bool:
-    """Return whether a statement computes each element from its own index."""
-    own = statement.write == tuple(map(as_index, statement.axes))
-    return own and statement.is_pointwise and is_plain(statement)
 
 
 def _windows(image: Read, filters: Read, total: Statement) -> tuple[int, Var, dict[int, tuple[Var, Var]]] | None:
@@ -199,7 +166,8 @@ def _pad(match: Match, found: _Padding, constants: Mapping[str, Array], made: di
     inner = substitute_expr(found.source.body, {a: places[d] for d, a in enumerate(found.source.axes)})
     inner = rebuild(inner, lambda e: evolve(e, guards=guards) if isinstance(e, Read) and expr_variables(e) else e)
     outside = image.zero or Const(0, index.types[stored].dtype)
-    store = Statement(stored, axes, at, call("select", InRange(guards), inner, outside))
+    same = is_value_at_zeros(outside, found.source, index.types, constants)
+    store = Statement(stored, axes, at, inner if same else call("select", InRange(guards), inner, outside))
     merged, new = (found.c, found.last[2]), found.reduced
     kept = tuple(i for i in filters.read.indices if i not in map(as_index, merged))
     weights = add(filters.byte.tensor, (*(i.bounds()[1] + 1 for i in kept), *(v.extent for v in new)))
@@ -219,22 +187,22 @@ def _pad(match: Match, found: _Padding, constants: Mapping[str, Array], made: di
 def _lay_out(found: _Padding) -> tuple[tuple[Var, ...], dict[int, Index], tuple[Index, ...]]:
     """Return the axes of the padded image, an element's place in the image by dim, and the element of a row and tap."""
     axes, places, indices = list[Var](), dict[int, Index](), list[Index]()
-    (last, row, _), (tap, channel) = found.last, found.reduced
+    (last, row, _), (tap, channel), (channels, step, near) = found.last, found.reduced, found.sizes
     for d, place in enumerate(found.image.read.indices):
         if d == found.channel:
             continue
-        reach = as_index(row) + as_index(tap) if d == last else place - place.const
+        reach = as_index(row) + as_index(tap) * (near // step) if d == last else place - place.const
         axes.append(Var(f"y{d}", reach.bounds()[1] + 1))
         places[d] = as_index(axes[-1]) + place.const
         indices.append(reach)
-    element, (channels, step) = Var(f"y{found.channel}", channel.extent), found.sizes
+    element = Var(f"y{found.channel}", channel.extent)
     places[last] = as_index(axes[[*places].index(last)]) * step + as_index(element) // channels
     places[last] += found.image.read.indices[last].const
     places[found.channel] = as_index(element) % channels
     return (*axes, element), places, (*indices, as_index(channel))
 
 
-def _over(scaled: _Scaled, byte: Read, axes: tuple[Var, ...], target: str) -> Statement:
+def _over(scaled: ScaledFactor, byte: Read, axes: tuple[Var, ...], target: str) -> Statement:
     """Return the dequantisation of another byte over other axes."""
     body = rebuild(scaled.made.body, lambda node: byte if node == scaled.byte else node)
     return Statement(target, axes, tuple(map(as_index, axes)), body)
@@ -245,6 +213,6 @@ def _filters(array: Array, found: _Padding) -> Array:
     where = [found.filters.read.indices.index(as_index(v)) for v in (found.last[2], found.c)]
     turned = np.moveaxis(array, where, (-2, -1))
     *kept, taps, c = turned.shape
-    (tap, channel), (channels, step) = (v.extent for v in found.reduced), found.sizes
-    missing = [*[(0, 0)] * len(kept), (0, tap * step - taps), (0, channels - c)]
+    (tap, channel), (channels, _, near) = (v.extent for v in found.reduced), found.sizes
+    missing = [*[(0, 0)] * len(kept), (0, tap * near - taps), (0, channels - c)]
     return np.pad(turned, missing).reshape(*kept, tap, channel)

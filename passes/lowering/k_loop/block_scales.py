@@ -8,6 +8,7 @@ from functools import reduce
 from attrs import evolve
 
 from ....ir import (
+    Convert,
     DType,
     Expr,
     Index,
@@ -32,7 +33,7 @@ from ..segment_state import SegmentState
 def scale_values(
     state: SegmentState, reduction: Reduction, binding: AxisBinding, staged: Mapping[Expr, Value], depth: Var
 ) -> tuple[Value, ...]:
-    """Return the scales of a K block.
+    """Return the scales of a K block, as kernels compute with them.
 
     Missing rows and columns have those of the last one, so that no load depends on a guard.
     """
@@ -40,7 +41,8 @@ def scale_values(
     ends = {axis: clamp(binding.places[axis], 0, axis.extent - 1) for axis in axes}
     context = state.context(evolve(binding, places={**binding.places, **ends}, valid={}), staged)
     found, _ = block_scales(reduction.body, reduction.reduce)
-    return tuple(substitute_node(value_of(part, context), {depth: Index()}, {}) for part in found)
+    values = (substitute_node(value_of(part, context), {depth: Index()}, {}) for part in found)
+    return tuple(v if v.dtype is v.dtype.arithmetic else Convert(v, v.dtype.arithmetic) for v in values)
 
 
 def held_scales(state: SegmentState, reduction: Reduction, scales: Sequence[Value]) -> tuple[RegisterWrite, ...]:

@@ -7,7 +7,8 @@ there.
     y[p, r] = sum_k a[p, r, k] * b[g[p], k] if g[p] < 8 else 0      ->  one K block where g[p] >= 8
     y[g, n] = sum_m (a[m] if m < size[g] else 0) * (b[m, n] if m < size[g] else 0)      ->  K blocks before size[g]
 
-A condition counts where it is the same for all threads of a block. The first K block always runs: so a compiler sees
+A condition counts where it is the same for all threads of a block, and in a loop without barriers where a thread has
+one element of the axes that it depends on. The first K block of a loop with barriers always runs: so a compiler sees
 one beginning of asynchronous products.
 """
 
@@ -15,30 +16,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import reduce
-from math import prod
 
 from ....ir import (
     Call,
-    Const,
     Define,
     Expr,
     Guard,
     Index,
     InRange,
-    Read,
     Reduction,
     ReductionSchedule,
     Var,
     as_index,
     clamp,
     delinearise,
-    factors,
     indirects,
     reads,
-    stored_factor,
     substitute,
     variables,
 )
+from ...geometry import ending_guards
 from ..index_values import resolve
 from ..layout import AxisBinding
 from ..segment_state import SegmentState
@@ -54,7 +51,9 @@ def loop_end(state: SegmentState, shared: Sequence[Reduction], schedule: Reducti
     block_k = schedule.dims[0].block_k
     found = [{*_unused_ends(state, r, step.extent), *_zero_ends(r, block_k)} for r in shared]
     common = sorted(set.intersection(*found), key=lambda index: index.text)
-    ends = [clamp(end, 1, step.extent) for index in common if (end := _block_index(state, index)) is not None]
+    free = schedule.is_direct
+    least = 0 if free else 1
+    ends = [clamp(end, least, step.extent) for index in common if (end := _loop_index(state, index, free)) is not None]
     if not ends:
         return None
     until = Var(f"{step.name}end", step.extent + 1)
@@ -92,33 +91,26 @@ def _conditions(body: Expr, name: str) -> set[Guard] | None:
 
 def _zero_ends(reduction: Reduction, block_k: int) -> Iterator[Index]:
     """Yield the end that each condition gives without which all factors are 0."""
-    axes = [axis for axis in reduction.reduce if axis.extent > 1]
-    if reduction.combine != "sum" or len(axes) != 1:
-        return
-    (axis,) = axes
-    common = set.intersection(*({*_nonzero(stored_factor(part, reduction.math))} for part in factors(reduction.body)))
-    for guard in sorted(common, key=lambda guard: guard.text):
-        rest = guard.index - axis
-        if indirects(rest) and axis not in variables(rest) and guard.index.coefficient(axis) == 1:
-            yield (as_index(guard.high + block_k - 1) - rest) // block_k
+    for guard in ending_guards(reduction):
+        (axis,) = (axis for axis in reduction.reduce if axis.extent > 1)
+        yield (as_index(guard.high + block_k - 1) - (guard.index - axis)) // block_k
 
 
-def _nonzero(factor: Expr) -> Iterator[Guard]:
-    """Yield conditions without which a factor is 0."""
-    if isinstance(factor, Read) and factor.fill == 0:
-        yield from factor.guards
-    elif isinstance(factor, Call) and factor.fn == "select":
-        condition, value, other = factor.args
-        if isinstance(condition, InRange) and isinstance(other, Const) and other.value == 0:
-            yield from (*condition.guards, *_nonzero(value))
+def _loop_index(state: SegmentState, index: Index, free: bool) -> Index | None:
+    """Return an index in block coordinates, None where it differs within a block.
 
-
-def _block_index(state: SegmentState, index: Index) -> Index | None:
-    """Return an index in block coordinates, None where it differs within a block."""
+    In a loop that is `free` of barriers, the index of a thread's only element along a dim serves too.
+    """
     places: dict[Var, Index] = {}
-    for dim, start in zip(state.frame.schedule.dims, state.frame.starts, strict=True):
-        if dim.block == 1 or prod(a.extent for a in dim.axes) == 1:
-            places.update(zip(dim.axes, delinearise(start, [a.extent for a in dim.axes]), strict=True))
+    frame = state.frame
+    for dim, start, share in zip(frame.schedule.dims, frame.starts, frame.shares, strict=True):
+        if dim.block == 1 or dim.extent == 1:
+            flat = start
+        elif free and dim.thread == 1:
+            flat = clamp(start + share.value, 0, dim.extent - 1)
+        else:
+            continue
+        places.update(zip(dim.axes, delinearise(flat, [a.extent for a in dim.axes]), strict=True))
     if not variables(index) <= {*places}:
         return None
     return resolve(substitute(index, places), state.context(AxisBinding({}, (), (), {}), {}))

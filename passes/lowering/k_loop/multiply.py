@@ -40,7 +40,7 @@ from ....ir import (
 from ...geometry import (
     FRAGMENT_SETS,
     ROW_LANES,
-    ROW_VECTOR,
+    chained_vector,
     matrix_tile,
     mma_operands,
     promotion_depth,
@@ -246,7 +246,7 @@ class Multiplication:
         """
         loop, dim = self._loop(None), self.state.frame.schedule.dims[self.schedule.rows]
         row, value = self.state.frame.tiles[self.schedule.rows], self.results(register)
-        spread = {row: (dim.threads, dim.vector), self.depth: (ROW_LANES, ROW_VECTOR)}
+        spread = {row: (dim.threads, dim.vector), self.depth: (ROW_LANES, chained_vector(self.schedule.mma))}
         shares = tuple(
             evolve(s, register=held_register(s.value, *spread[s.var])) if s.operand == "a" else s for s in loop.shares
         )
@@ -274,7 +274,8 @@ class Multiplication:
             RegisterWrite(kept.name, at, loop.shapes[0], value, kept.dtype, "a", loop.axes, self._lane)
             for kept, value in zip(self._held_rows(number).values(), values, strict=True)
         ]
-        spread = {frame.tiles[self.schedule.rows]: (dim.threads, dim.vector), self.depth: (ROW_LANES, ROW_VECTOR)}
+        deep = ROW_LANES, chained_vector(self.schedule.mma)
+        spread = {frame.tiles[self.schedule.rows]: (dim.threads, dim.vector), self.depth: deep}
         shares = tuple(evolve(s, register=held_register(s.value, *spread[s.var])) for s in loop.shares)
         return self._phase(f"pack{number}", writes, evolve(loop, shares=shares))
 

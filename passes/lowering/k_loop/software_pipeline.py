@@ -245,8 +245,12 @@ class SharedPipeline:
         return [self.turns(body)] if self.step.extent > 1 else [*body]
 
     def turns(self, body: Sequence[Item]) -> Loop:
-        """Return the loop over K blocks."""
-        return Loop(self.step, tuple(body), self.until, self.until is not None)
+        """Return the loop over K blocks.
+
+        One with barriers or matrix instructions runs at least once.
+        """
+        once = self.until is not None and not self.schedule.is_direct
+        return Loop(self.step, tuple(body), self.until, once)
 
 
 def split_prologue(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:

@@ -1,4 +1,4 @@
-"""Rows in parts: column sums, online softmax, chained contractions, chains in registers."""
+"""Rows in parts: column sums, online softmax, chains of contractions."""
 
 from .chained_contraction import lower_chained_contraction
 from .column_sums import emit_column_sums

@@ -78,7 +78,7 @@ class ChainProduct:
     def unfinished(self) -> list[Item]:
         """The unfinished products of a part, and the end of their group."""
         steps = range(self.product.steps)
-        begins = bool(self.rows.tiles)
+        begins = bool(self.rows.tiles) or self.product.is_promoted
         return [*(self.product.step_in_place(number, begins) for number in steps), ProductCommit()]
 
 

@@ -100,6 +100,8 @@ class OverlappedParts:
         at, distance = as_index(step), min(max(ring.schedule.stages - 1, 1), extent)
         rows = [*self.epilogue, *self.rows.maxima(), *self.rows.weights()]
         pack = [sums.load_held_rows(number, [sums.results(self.weights)]) for number in steps]
+        promoted = sums.is_promoted
+        ended = [self.rows.promote(self.sums_state, in_sums, "late")] if promoted else []
         begin: list[Item] = [] if self.bulk else self._first_copies()
         for number in range(distance):
             begin += self._copies(Index(number))
@@ -107,7 +109,7 @@ class OverlappedParts:
             self.bulk.declare(step)
             begin = [self.stages.wait_rows]
         begin += [
-            *self._arrival(distance, Index()), self.zero, ProductFence((in_scores,)),
+            *sums.initialise_partial(), *self._arrival(distance, Index()), self.zero, ProductFence((in_scores,)),
             *self._of_part(self.scores.unfinished, Index()), ProductWait(0, (in_scores,)),
             *self._of_part([*rows, *pack], Index()),
         ]  # fmt: skip
@@ -115,15 +117,16 @@ class OverlappedParts:
             *self._arrival(distance - 1, at + 1), ProductFence((in_sums, *packed)),
             *self._of_part(self.scores.unfinished, at + 1),
             *self._of_part(self.sums.unfinished, at),
-            *self._copies(at + distance),
+            *self._copies(at + distance), *([self.rows.hold_scale()] if promoted else ()),
             ProductWait(1, (in_scores,)), *self._of_part(rows, at + 1),
             ProductWait(0, (in_sums, *packed), self.rows.part_sums),
             *([self.stages.release(at)] if self.bulk else ()),
-            self.rows.rescale(self.sums_state), *pack,
+            *(ended if promoted else [self.rows.rescale(self.sums_state)]), *pack,
         ]  # fmt: skip
         end = [
             *(self.stages.release_rows if self.bulk else self._arrival(0, self.last)), ProductFence((in_sums, *packed)),
             *self._of_part(self.sums.unfinished, self.last), ProductWait(0, (in_sums,)),
+            *([self.rows.promote(self.sums_state, in_sums, "scale")] if promoted else ()),
             *([self.stages.release(self.last)] if self.stages.is_persistent else ()),
         ]  # fmt: skip
         return [*begin, *([Loop(step, tuple(body), self.taken.until)] if extent > 1 else []), *end]

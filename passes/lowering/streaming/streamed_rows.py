@@ -155,6 +155,8 @@ class StreamedRows:
         """Return the store of a weight, or its register; beyond the end of the row it is 0."""
         if self.chain is None:
             return shared_store(self.state, output, binding, (), value)
+        if isinstance(value, Convert) and value.dtype is self.layout.group.tensors[output.tensor].dtype:
+            value = value.arg  # a register of the next product is rounded so
         value = value if value.dtype is DType.F32 else Convert(value, DType.F32)
         if local in binding.valid and not self.ended:
             value = Op("select", (Test((binding.valid[local],)), value, Literal(0.0, DType.F32)), DType.F32)
@@ -180,6 +182,23 @@ class StreamedRows:
             dtype = self.layout.group.tensors[reduction.name].dtype
             roots.append(Accumulate(reduction.name, tiles, "prod", self._scale(last), (), dtype))
         return instance_phase(last, "scale", roots)
+
+    def hold_scale(self) -> Phase:
+        """Return the phase that keeps the scale of the part before."""
+        greatest = self.state.frame.segment.reductions[0]
+        return self._phase("held", self.state.assign(greatest, "late", self.state.register(greatest, "scale")))
+
+    def promote(self, last: SegmentState, part: str, scale: str) -> Phase:
+        """Return the phase that rescales sums and adds those of a part.
+
+        `scale` names the register of a row's scale.
+        """
+        (reduction,), tiles = last.frame.segment.reductions, tuple(map(as_index, last.frame.tiles))
+        greatest, dtype = self.state.frame.segment.reductions[0], self._dtype(reduction)
+        factor = self.row_register(f"{greatest.name}.{scale}", last)
+        scaled = Accumulate(reduction.name, tiles, "prod", factor, (), dtype)
+        added = evolve(scaled, combine="sum", value=RegisterRead(part, tiles, dtype))
+        return instance_phase(last, "part", [scaled, added])
 
     def row_register(self, name: str, last: SegmentState) -> RegisterRead:
         """Return the read of a row's register in the last segment."""

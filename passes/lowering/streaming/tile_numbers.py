@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from attrs import frozen
 
 from ....ir import (
+    MAP_UNIT_BYTES,
     WIDEST_BYTES,
     BulkCopy,
+    DType,
     Expr,
     Index,
     Item,
@@ -20,9 +22,11 @@ from ....ir import (
     Value,
     Var,
     as_index,
+    linearise,
+    row_major,
     substitute,
 )
-from ...geometry import TileChain, column_pitch, numbers_of_columns, numbers_of_rows
+from ...geometry import TileChain, ceil_div, column_pitch, numbers_of_columns, numbers_of_rows
 from ..index_values import resolve, value_of
 from ..segment_state import SegmentState
 from .chained_contraction import instance_phase
@@ -70,20 +74,28 @@ def column_numbers(first: SegmentState, chain: TileChain, stage: Var) -> tuple[l
     starts = {axis: start for dim, start in pairs for axis in dim.axes}
     pitch, context = int(column_pitch(part)), first.context(first.bind((), (), ()), {})
     found, values = list[ColumnNumbers](), dict[Expr, Value]()
+    unit = MAP_UNIT_BYTES // DType.F32.size
     for n, read in enumerate(numbers_of_columns(layout.group, chain)):
         kind, storage = layout.group.tensors[read.tensor], first.storages.get(read.tensor)
         strides = kind.strides if storage is None else storage.strides
         moved = storage is not None and storage.by * kind.dtype.size % WIDEST_BYTES
-        name, box = f"numbers{n}", (part, *(1 for _ in kind.shape[1:]))
+        indices, shape = read.indices, kind.shape
+        if strides == row_major(shape):
+            # Rows are a run, in which boxes begin at multiples of bytes. They have elements of other rows, too.
+            indices, shape = (Index(), linearise(indices, strides)), (1, kind.size)
+            strides = (int(ceil_div(kind.size, unit)) * unit, 1)
+        *outer, start = (resolve(substitute(i, starts), context) for i in indices)
+        before = start % unit
+        name, box = f"numbers{n}", (part + (unit if before != Index() else 0), *(1 for _ in shape[1:]))
         inner = tuple(stride * kind.dtype.size for stride in reversed(strides[:-1]))
-        map_ = TensorMap(name, read.tensor, kind.dtype, kind.shape[::-1], inner, box)
+        map_ = TensorMap(name, read.tensor, kind.dtype, shape[::-1], inner, box)
         if moved or strides[-1] != 1 or map_.faults() or first.aligned[read.tensor] % WIDEST_BYTES:
             continue
-        places = tuple(resolve(substitute(i, starts), context) for i in reversed(read.indices))
+        places = start // unit * unit, *reversed(outer)
         buffer = SharedBuffer(f"{first.frame.prefix}{name}", kind.dtype, pitch * stage.extent, boxed=True)
         layout.maps.append(map_)
         layout.buffers[buffer.name] = buffer
-        address = as_index(stage) * pitch + first.frame.tiles[chain.column]
+        address = as_index(stage) * pitch + before + first.frame.tiles[chain.column]
         values[read] = Load("shared", buffer.name, address, kind.dtype)
         found.append(ColumnNumbers(map_, places, buffer.name, pitch))
     return found, values

@@ -15,6 +15,6 @@ from .access import (
 )
 from .banks import conflict_factor, shared_conflicts, warp_cycles
 from .copies import copy_cost, steps_evenly, walks_evenly
-from .evaluation_sites import EvaluationSite, evaluation_site, output_site
+from .evaluation_sites import EvaluationSite, ended_site, evaluation_site, output_site
 from .row_fetches import uneven_fetch
 from .tile_access import depth_vector, held_deep, register_staging_vector, tile_vector

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
-from ....ir import Read, TensorType, Var
-from ...geometry import Count, Cover, Geometry, ceil_div, elements, least, places_of, product
+from ....ir import Read, Reduction, Segment, TensorType, Var
+from ...geometry import Count, Cover, Geometry, ceil_div, data_end, elements, least, places_of, product
 from ...lowering import ROW_STEPS, max_window_elements
 
 
@@ -18,10 +18,10 @@ from ...lowering import ROW_STEPS, max_window_elements
 class EvaluationSite:
     """Evaluation site of an expression.
 
-    It has the parts of one trip that a thread and a block go through, and the trips of each loop. A thread's elements
-    along a dim are `groups` runs of neighbours (in the order of `TileDim`): `thread` counts all of them, `run` covers
-    one run, `step` its part in one iteration of the outermost loop, which has `tiles` iterations in a trip. `whole`
-    covers all trips of a block.
+    It has the parts of one trip that a thread and a block go through, the trips of each loop, and their chunks. A
+    thread's elements along a dim are `groups` runs of neighbours (in the order of `TileDim`): `thread` counts all of
+    them, `run` covers one run, `step` its part in one iteration of the outermost loop, which has `tiles` iterations in
+    a trip. `whole` covers all trips of a block.
     """
 
     thread: Cover
@@ -30,6 +30,7 @@ class EvaluationSite:
     block: Cover
     whole: Cover
     trips: tuple[Count, ...]
+    chunks: tuple[Count, ...]
     parallel: int
     threads: Count
     step: Cover
@@ -102,6 +103,26 @@ def evaluation_site(geometry: Geometry, which: Sequence[int]) -> EvaluationSite:
     return geometry.once(("place", tuple(which)), lambda: _place_of(geometry, which))
 
 
+def ended_site(
+    place: EvaluationSite, segment: Segment, reduction: Reduction, geometry: Geometry, tensors: Mapping[str, TensorType]
+) -> EvaluationSite:
+    """Return the site of a loop that data end, with average trips.
+
+    A loop without staged operands ends for each thread that has one element of the axes on which the end depends.
+    """
+    ends = data_end(reduction, segment.axes, tensors)
+    structure = geometry.structure
+    if ends is None or len(place.trips) != 1 or structure.stages_any or structure.mma:
+        return place
+    dims = zip(structure.dims, geometry.thread, strict=True)
+    alone = product(np.equal(thread, 1) for dim, thread in dims if not ends.axes.isdisjoint(dim))
+    (chunk,), (trips,), loops = place.chunks, place.trips, place.rows
+    extent = prod(a.extent for a in loops[0])
+    terms = np.where(alone, min(ends.terms, extent), extent)
+    whole = geometry.block_cover.join(Cover.of(loops, [terms]))
+    return evolve(place, whole=whole, trips=(least(trips, ceil_div(terms, chunk)),))
+
+
 def _place_of(geometry: Geometry, which: Sequence[int]) -> EvaluationSite:
     loops = tuple(geometry.structure.loops[k] for k in which)
     return _evaluation_site(
@@ -139,6 +160,7 @@ def _evaluation_site(
         block.join(Cover.of(loops, chunk)),
         block.join(Cover.of(loops, [prod(a.extent for a in loop) for loop in loops])),
         trips,
+        chunk,
         len(geometry.structure.dims),
         geometry.threads,
         run.join(stepped),

@@ -13,10 +13,10 @@ WORD_COMPARED, WORD_MOVED = 5.0, 4.0
 #: Halvings of the interval of a selection of floats, before few keys lie in it; instructions of an element in each, and
 #: in all others; those of a thread in each, and latency of a sum over the block.
 HALVINGS, KEY_COUNTED, KEY_COLLECTED, HALVING_ISSUE, HALVING_CHAIN = 10.0, 2.0, 10.0, 24.0, 24.0
-#: Bits of a digit of a radix sort; instructions, latency and wavefronts of a word in a pass; those of a thread for the
-#: counts.
-DIGIT_BITS, DIGIT_ISSUE, DIGIT_CHAIN, DIGIT_WAVEFRONTS = 4, 16.0, 10.0, 12.0
-COUNTS_ISSUE, COUNTS_CHAIN = 110.0, 40.0
+#: Bits of a digit of a radix sort by warps; instructions, latency and wavefronts of a word in a pass; those of a thread
+#: for the counts.
+DIGIT_BITS, DIGIT_ISSUE, DIGIT_CHAIN, DIGIT_WAVEFRONTS = 8, 40.0, 25.0, 6.0
+COUNTS_ISSUE, COUNTS_CHAIN = 90.0, 40.0
 
 
 def combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:

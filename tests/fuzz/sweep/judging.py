@@ -20,8 +20,8 @@ import numpy as np
 from attrs import define, evolve, field
 from cuts.ir.expr import Cast, Const, Expr
 from cuts.ir.statement import Program
+from cuts.ir.traversal import distinct, rebuild
 from cuts.ir.types import DType
-from cuts.ir.walk import distinct, rebuild
 from cuts.ops.reference import evaluate
 
 from ...kernels.extremes import is_real

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from cuts.ir.expr import Cast, dtype_of
 from cuts.ir.statement import Program
+from cuts.ir.traversal import distinct
 from cuts.ir.types import DType, TensorType
-from cuts.ir.walk import distinct
 
 from ...kernels.extremes import extremes
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from .....ir import COMBINERS, DType
 from ...import_context import Convert, ImportContext, Value
@@ -42,10 +41,15 @@ def _scatter(how: str) -> Convert:
             ctx.fail(f"reduction {reduce!r}: expected one of {', '.join(str(name) for name in _REDUCTIONS if name)}")
         reduction = _REDUCTIONS[reduce] if reduce else how
         x, updates = ctx.cast(x, kind), ctx.cast(updates, kind)
-        count = _updates_per_element(ctx, x, axis, indices) if reduce == "mean" or not include_self else None
+        rows = _row_places(ctx, axis, indices, ctx.shape(x))
+        counted = indices if rows is None else rows
+        count = _updates_per_element(ctx, x, axis, counted) if reduce == "mean" or not include_self else None
         if count is not None and not include_self:
             x = ctx.emit("where", ctx.cast(count, DType.BOOL), ctx.constant(_neutral(reduction, kind), dtype=kind), x)
-        found = ctx.emit("scatter_elements", x, indices, updates, axis=axis, reduction=reduction)
+        if rows is None:
+            found = ctx.emit("scatter_elements", x, indices, updates, axis=axis, reduction=reduction)
+        else:
+            found = ctx.emit("scatter_nd", x, ctx.reshape(rows, (shape[0], 1)), updates, reduction=reduction)
         if reduce == "mean" and count is not None:
             one = ctx.constant(1, dtype=DType.I64)
             shares = ctx.emit("add" if include_self else "max", count, one)
@@ -55,9 +59,29 @@ def _scatter(how: str) -> Convert:
     return convert
 
 
+def _row_places(ctx: ImportContext, axis: int, indices: Value, shape: Sequence[int]) -> Value | None:
+    """Return the place of each row, where all elements of a row have one.
+
+    Indices are then those of rows, broadcast along the other axes.
+    """
+    node = next((n for n in reversed(ctx.nodes) if indices in n.outputs), None)
+    if (
+        not shape
+        or axis % len(shape)
+        or node is None
+        or node.op != "expand"
+        or ctx.shape(indices)[1:] != tuple(shape[1:])
+    ):
+        return None
+    source = Value(node.inputs[0] or "")
+    return source if ctx.shape(source) == (ctx.shape(indices)[0], *(1,) * (len(shape) - 1)) else None
+
+
 def _updates_per_element(ctx: ImportContext, x: Value, axis: int, indices: Value) -> Value:
-    none = ctx.constant(np.broadcast_to(np.int64(0), ctx.shape(x)))
-    ones = ctx.constant(np.broadcast_to(np.int64(1), ctx.shape(indices)))
+    shape = ctx.shape(indices)
+    own = tuple(1 if n != axis % len(shape) and shape[n] == 1 else extent for n, extent in enumerate(ctx.shape(x)))
+    none = expand(ctx, ctx.constant(0, dtype=DType.I64), own)
+    ones = expand(ctx, ctx.constant(1, dtype=DType.I64), shape)
     return ctx.emit("scatter_elements", none, indices, ones, axis=axis, reduction="add")  # type: ignore[no-any-return]
 
 

@@ -1,23 +1,24 @@
 """Quantises weights by rounding to nearest, by channel or group.
 
-    const %w: f32[4096, 512]                       const %w.int4: i8[4096, 512], %w.scale: f32[32, 512]
-    %y = matmul(%x, %w)                     ->     %w = dequantize(%w.int4, %w.scale) {axis = 0, block = 128}
+    const %w: f32[4096, 512]                       const %w.int4: i8[512, 4096], %w.scale: f32[512, 32]
+    %y = matmul(%x, %w)                     ->     %w.stored = dequantize(%w.int4, %w.scale) {axis = 1, block = 128}
+                                                   %w = transpose(%w.stored) {perm = [1, 0]}
                                                    %y = matmul(%x, %w)
 
 A weight is a constant of floats that a sum of products reads at plain axes, some of them reduced. Scales are positive
-and symmetric: the number of largest size in a channel or group becomes the largest of the format. The compiler keeps
-the integers packed (`passes.packing`). The graph is in canonical form, so that weights are read where they lie, or
-through a transposition of a constant, which is quantised with its dims in the new order.
+and symmetric: the number of largest size in a channel or group becomes the largest of the format. Reduced dims lie
+innermost, so that threads that share a sum read neighbours. The compiler keeps the integers packed
+(`passes.packing`). The graph is in canonical form, so that weights are read where they lie, or through a transposition
+of a constant.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, TypeAlias
 
 import numpy as np
-from attrs import evolve, frozen
+from attrs import evolve
 
 from ..ir import (
     Array,
@@ -29,7 +30,6 @@ from ..ir import (
     Read,
     Statement,
     TensorType,
-    UsageError,
     Var,
     as_dtype,
     factors,
@@ -39,41 +39,12 @@ from ..ir import (
     sums_products,
 )
 from ..ops.language import Instances
+from .weight_formats import WeightFormat
 
-WeightsName: TypeAlias = Literal["int8", "int4", "fp8"]
 #: Fewest elements of a weight: smaller constants cost nothing.
 MIN_ELEMENTS = 1 << 10
-
-
-@frozen
-class WeightFormat:
-    """Numbers of quantised weights.
-
-    They have an element type, a largest one, and the length of a group that has a scale (0: a channel).
-    """
-
-    name: WeightsName
-    dtype: DType
-    largest: float
-    group: int = 0
-
-
-_ROWS = (
-    WeightFormat("int8", DType.I8, 127.0),
-    WeightFormat("int4", DType.I8, 7.0, 128),
-    WeightFormat("fp8", DType.F8E4M3, 448.0),
-)
-WEIGHT_FORMATS: Mapping[str, WeightFormat] = {row.name: row for row in _ROWS}
-
-
-def find_weight_format(name: str) -> WeightFormat:
-    """Return a format by its name.
-
-    Raises `UsageError` for an unknown name.
-    """
-    if name not in WEIGHT_FORMATS:
-        raise UsageError(f"unknown weights '{name}'", hint=f"weights are: {', '.join(WEIGHT_FORMATS)}")
-    return WEIGHT_FORMATS[name]
+#: Elements that are rounded at once: they stay in the caches.
+ELEMENTS_AT_ONCE = 1 << 17
 
 
 def quantise_weights(graph: Graph, instances: Instances, format_: WeightFormat) -> Graph:
@@ -93,8 +64,10 @@ def quantise_weights(graph: Graph, instances: Instances, format_: WeightFormat) 
     names = {node.name for node in graph.nodes}
     nodes: list[Node] = []
     for value, reduced in wanted.items():
-        axis, block = _blocks(types[value].shape, reduced, format_.group)
-        numbers, scale = quantise_array(constants.pop(value), format_, axis, block, types[value].dtype)
+        order = tuple(sorted(range(len(types[value].shape)), key=lambda dim: (dim in reduced, dim)))
+        weight = constants.pop(value).transpose(order)
+        axis, block = _blocks(weight.shape, range(len(order) - len(reduced), len(order)), format_.group)
+        numbers, scale = quantise_array(weight, format_, axis, block, types[value].dtype)
         inputs = []
         for array, suffix in ((numbers, format_.name), (scale, "scale")):
             name = fresh_name(types, f"{value}.{suffix}")
@@ -103,7 +76,13 @@ def quantise_weights(graph: Graph, instances: Instances, format_: WeightFormat) 
             inputs.append(name)
         node = fresh_name(names, f"{value}.dequantize")
         names.add(node)
-        nodes.append(Node(node, "dequantize", tuple(inputs), (value,), {"axis": axis, "block": block}))
+        stored = value if order == tuple(sorted(order)) else fresh_name(types, f"{value}.stored")
+        types[stored] = TensorType(types[value].dtype, weight.shape)
+        nodes.append(Node(node, "dequantize", tuple(inputs), (stored,), {"axis": axis, "block": block}))
+        if stored != value:
+            turn = fresh_name(names, f"{value}.turn")
+            names.add(turn)
+            nodes.append(Node(turn, "transpose", (stored,), (value,), {"perm": tuple(map(order.index, sorted(order)))}))
     return live_graph(evolve(graph, nodes=(*nodes, *left), constants=constants, types=types))
 
 
@@ -131,8 +110,14 @@ def _turned_constants(graph: Graph, instances: Instances) -> Iterator[tuple[str,
 def quantise_array(weight: Array, format_: WeightFormat, axis: int, block: int, dtype: DType) -> tuple[Array, Array]:
     """Return the numbers of a weight and their scales.
 
-    Each block along an axis has a scale; `dtype` is the type of the scales.
+    Each block along an axis has a scale; `dtype` is the type of the scales. A large weight is taken by rows, as its
+    elements are computed in f64.
     """
+    if axis and weight.size > len(weight) > 1 and weight.size > 2 * ELEMENTS_AT_ONCE:
+        rows = max(1, ELEMENTS_AT_ONCE * len(weight) // weight.size)
+        parts = [weight[n : n + rows] for n in range(0, len(weight), rows)]
+        numbers, scales = zip(*(quantise_array(part, format_, axis, block, dtype) for part in parts), strict=True)
+        return np.concatenate(numbers), np.concatenate(scales)
     extent = weight.shape[axis]
     starts = np.arange(0, extent, block)
     values = np.asarray(weight, np.float64)

@@ -1,4 +1,4 @@
-"""Microbenchmarks of `backends.cuda.calibrate`: each kernel saturates one resource."""
+"""Microbenchmarks of `backends.ceilings.measurement`: each kernel saturates one resource."""
 
 from __future__ import annotations
 

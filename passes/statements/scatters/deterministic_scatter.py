@@ -21,7 +21,7 @@ from math import prod
 
 from attrs import evolve
 
-from ...ir import (
+from ....ir import (
     COMBINERS,
     VALUE_COMBINERS,
     Call,
@@ -40,13 +40,14 @@ from ...ir import (
     reads,
     variables,
 )
-from ...ops.language import unused_name
+from ....ops.language import unused_name
+from ..def_use import is_plain
+from ..match import Match
+from ..patterns import Scattered
+from ..rewriter import Edit, RewriteRule, rewrite_program
 from .counted_scatter import COUNTED_SUM
-from .def_use import is_plain
-from .match import Match
-from .patterns import Scattered
-from .rewriter import Edit, RewriteRule, rewrite_program
 from .scatter_rows import arriving_rows, element_of
+from .sorted_scatter import SORTED_SUM
 
 #: Most pairs of a term and an element that are compared.
 MAX_COMPARED_PAIRS = 1 << 15
@@ -63,7 +64,8 @@ def make_scatters_deterministic(program: Program) -> Program:
     if not any(s.combines_in_memory for s in program.statements):
         return program
     compared = RewriteRule(Scattered(VALUE_COMBINERS), _compared_type, _compare_terms)
-    program = rewrite_program(rewrite_program(program, compared), COUNTED_SUM)
+    program = rewrite_program(rewrite_program(program, compared), SORTED_SUM)
+    program = rewrite_program(program, COUNTED_SUM)
     return rewrite_program(rewrite_program(program, _in_any_order(atomic=True)), _START)
 
 

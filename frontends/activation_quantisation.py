@@ -19,7 +19,8 @@ from attrs import evolve
 from ..ir import Array, Graph, Node, TensorType, UsageError, as_dtype, fresh_name, quote
 from ..ops import Registry, evaluate_graph
 from ..ops.language import Instances
-from .quantise_weights import WeightFormat, bound_statements, find_weights, read_factors, with_turned_constants
+from .weight_formats import WeightFormat
+from .weight_quantisation import bound_statements, find_weights, read_factors, with_turned_constants
 
 
 def find_activations(graph: Graph, instances: Instances) -> Mapping[str, tuple[str, ...]]:

@@ -37,11 +37,11 @@ from math import prod
 
 from attrs import evolve
 
-from ...ir import Call, Cast, Const, DType, Expr, Read, Statement, TensorType, as_index
-from .def_use import DefUse
-from .match import Match
-from .patterns import Scattered
-from .rewriter import RewriteRule
+from ....ir import Call, Cast, Const, DType, Expr, Read, Statement, TensorType, as_index
+from ..def_use import DefUse
+from ..match import Match
+from ..patterns import Scattered
+from ..rewriter import RewriteRule
 from .scatter_rows import ArrivingRows, arriving_rows, element_of
 
 #: Fewest terms an element with which its unit is computed once, in a kernel of its own.

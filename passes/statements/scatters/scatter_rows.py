@@ -11,7 +11,7 @@ from math import prod
 
 from attrs import evolve, frozen
 
-from ...ir import (
+from ....ir import (
     Call,
     Const,
     DType,
@@ -29,7 +29,7 @@ from ...ir import (
     linearise,
     row_major,
 )
-from .def_use import DefUse
+from ..def_use import DefUse
 
 #: Least reduction of counted elements that is worth numbering rows, which takes two kernels more.
 MIN_SAVED_ELEMENTS = 1 << 19
@@ -50,14 +50,24 @@ class ScatterRows:
     @classmethod
     def of(cls, statement: Statement, type_: TensorType) -> ScatterRows | None:
         """Return the rows of a scatter that are worth numbering."""
+        rows = cls.looked_up(statement, type_)
+        if rows is None:
+            return None
+        saved = (prod(rows.extents) - rows.count) * (type_.size // max(1, prod(rows.extents)))
+        return rows if saved >= MIN_SAVED_ELEMENTS else None
+
+    @classmethod
+    def looked_up(cls, statement: Statement, type_: TensorType) -> ScatterRows | None:
+        """Return the rows of a scatter.
+
+        None where integers are no whole indices, or steps send.
+        """
         own = statement.own_dims(type_.shape)
         keys = tuple(a for a in statement.axes if a not in own.values())
         dims = tuple(n for n in range(len(type_.shape)) if n not in own)
         rows = cls(keys, dims, tuple(type_.shape[n] for n in dims), tuple(statement.write[n] for n in dims))
         plain = all(rows._looked_up(number) or not indirects(index) for number, index in enumerate(rows.write))
-        saved = (prod(rows.extents) - rows.count) * prod(type_.shape[n] for n in own)
-        plain = plain and any(map(indirects, rows.write)) and statement.step is None
-        return rows if plain and saved >= MIN_SAVED_ELEMENTS else None
+        return rows if plain and any(map(indirects, rows.write)) and statement.step is None else None
 
     @property
     def count(self) -> int:

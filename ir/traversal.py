@@ -270,7 +270,7 @@ class AddressedElement:
     guards: tuple[Guard, ...] = ()
 
 
-def elements(expr: Expr) -> Iterator[AddressedElement]:
+def addressed_elements(expr: Expr) -> Iterator[AddressedElement]:
     """Yield every element that an expression reads, in its indices too.
 
     Guards are tested from left to right: an element within a guard is read where the guards before it hold.

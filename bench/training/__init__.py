@@ -1,0 +1,1 @@
+"""Training steps through `torch.compile`, as users write them."""

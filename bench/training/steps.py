@@ -1,0 +1,150 @@
+"""Training steps of one model in several ways: times and peak memory.
+
+A step is forward pass, loss, backward pass and PyTorch's fused gradient descent with momentum. All ways are compiled
+before any is timed (`prepare`), as compilation needs no GPU of its own; then their rounds alternate (`measure`).
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from time import perf_counter
+from typing import Any
+
+from attrs import define, field
+from cuts.bench.networks.peer_calls import autocast
+from cuts.bench.operators.timing import set_precision
+from cuts.compile.torch_backend import cuts_backend
+
+from .models import TrainingCase
+
+#: Options of `torch.compile` of each way but eager PyTorch.
+WAYS: Mapping[str, Mapping[str, Any] | None] = {
+    "eager": None, "inductor": {}, "autotuned": {"mode": "max-autotune-no-cudagraphs"},
+    "cuts": {"backend": cuts_backend},
+}  # fmt: skip
+#: Steps until losses are compared and those that are profiled, and seconds that a round takes about.
+STEPS, PROFILED_STEPS, ROUND_SECONDS = 3, 2, 0.15
+RATE, MOMENTUM = 1e-3, 0.9
+
+
+@define
+class CompiledStep:
+    """Step of a way.
+
+    `losses` are those of the first steps, `own_bytes` those of its parameters and states.
+    """
+
+    step: Callable[[], Any]
+    losses: list[float]
+    compiling: float
+    own_bytes: int
+    clear: Callable[[], None]
+    rounds: list[float] = field(factory=list)
+
+
+def prepare(torch: Any, case: TrainingCase, way: str, precision: str, **options: Any) -> CompiledStep:
+    """Compile a copy of a case's module and run its first steps."""
+    torch._dynamo.reset()
+    set_precision(torch, precision)
+    gc.collect()
+    before, start = torch.cuda.memory_allocated(), perf_counter()
+    network = deepcopy(case.module)
+    given, more = WAYS[way], {"options": options} if options else {}
+    call = network if given is None else torch.compile(network, **given, **more)
+    optimiser = torch.optim.SGD(network.parameters(), lr=RATE, momentum=MOMENTUM, fused=True)
+
+    def step() -> Any:
+        optimiser.zero_grad(set_to_none=True)
+        with autocast(torch, precision):
+            found = call(*case.inputs)
+        loss = case.loss(found.float())
+        loss.backward()
+        optimiser.step()
+        return loss.detach()
+
+    losses = [float(step()) for _ in range(STEPS)]
+    optimiser.zero_grad(set_to_none=True)
+    torch.cuda.synchronize()
+    seconds = perf_counter() - start
+    gc.collect()
+    return CompiledStep(step, losses, seconds, torch.cuda.memory_allocated() - before, optimiser.zero_grad)
+
+
+def measure(
+    torch: Any, ways: Mapping[str, CompiledStep], rounds: int = 5, release: Callable[[], None] = lambda: None
+) -> dict[str, dict[str, Any]]:
+    """Return milliseconds of each way's step and megabytes at its peak.
+
+    `release` is called when the GPU has finished.
+    """
+    counts = {name: max(2, min(50, int(ROUND_SECONDS / _wall(torch, way.step, 2)))) for name, way in ways.items()}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            way.rounds.append(_wall(torch, way.step, counts[name]))
+    for way in ways.values():
+        way.clear()
+    peaks, profiles = {}, {}
+    for name, way in ways.items():
+        peaks[name], profiles[name] = _peak(torch, way), _profile(torch, way.step)
+        way.clear()
+    release()
+    found = {}
+    for name, way in ways.items():
+        kernels = _kernels(torch, profiles[name])
+        found[name] = {
+            "ms": statistics.median(way.rounds) * 1e3,
+            "spread": (max(way.rounds) - min(way.rounds)) / statistics.median(way.rounds),
+            "busy_ms": sum(each for each, _ in kernels.values()) * 1e3,
+            "launches": sum(count for _, count in kernels.values()),
+            "peak_mb": (peaks[name] + way.own_bytes) / 1e6,
+            "temporary_mb": peaks[name] / 1e6,
+            "losses": way.losses,
+            "compiling_s": way.compiling,
+            "kernels": kernels,
+        }
+    return found
+
+
+def _wall(torch: Any, step: Callable[[], Any], count: int) -> float:
+    """Return the seconds of a step among others."""
+    torch.cuda.synchronize()
+    start = perf_counter()
+    for _ in range(count):
+        step()
+    torch.cuda.synchronize()
+    return (perf_counter() - start) / count
+
+
+def _peak(torch: Any, way: CompiledStep) -> int:
+    """Return the bytes that a step takes for a time, gradients included."""
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    way.step()
+    torch.cuda.synchronize()
+    peak: int = torch.cuda.max_memory_allocated() - before
+    return peak
+
+
+def _profile(torch: Any, step: Callable[[], Any]) -> Any:
+    """Return the profile of some steps."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        for _ in range(PROFILED_STEPS):
+            step()
+        torch.cuda.synchronize()
+    return profiler
+
+
+def _kernels(torch: Any, profiler: Any) -> dict[str, tuple[float, int]]:
+    """Return seconds and launches of each kernel of a step, the longest first."""
+    found: dict[str, tuple[float, int]] = {}
+    for event in profiler.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            seconds, launches = found.get(event.name, (0.0, 0))
+            found[event.name] = seconds + event.time_range.elapsed_us() * 1e-6 / PROFILED_STEPS, launches + 1
+    ordered = sorted(found.items(), key=lambda item: -item[1][0])
+    return {name: (seconds, launches // PROFILED_STEPS) for name, (seconds, launches) in ordered}

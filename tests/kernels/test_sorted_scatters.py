@@ -1,0 +1,105 @@
+"""Sorted scatters: sums of rows in the order of their places.
+
+They equal NumPy's for every element type, with few and many rows of a place, NaN and infinities, and have the same bits
+each time.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import cuts
+import numpy as np
+import pytest
+from cuts.ir import DType, TensorType
+from cuts.ops import Registry, evaluate
+from cuts.passes.statements.scatters import deterministic_scatter, make_scatters_deterministic, sorted_scatter
+from cuts.tests.needs import needs_opencl
+from cuts.tests.ops.test_empty_tensors import graph
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+Array = np.ndarray[Any, Any]
+
+
+@pytest.fixture(autouse=True)
+def sorted_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let small scatters take the path of large ones."""
+    monkeypatch.setattr(deterministic_scatter, "MAX_COMPARED_PAIRS", 0)
+    monkeypatch.setattr(deterministic_scatter, "MAX_COMPARED_TERMS", 0)
+    monkeypatch.setattr(sorted_scatter, "MIN_SORTED_ELEMENTS", 1)
+    monkeypatch.setattr(sorted_scatter, "MIN_SORTED_ROW", 1)
+    monkeypatch.setattr(sorted_scatter, "CHUNK_BITS", 3)
+
+
+def rows_of(seed: int, count: int, places: int, width: int, hot: bool, special: str = "") -> tuple[Array, Array]:
+    """Return places of rows, few of them outside, and the rows."""
+    rng = np.random.default_rng(seed)
+    at = rng.integers(-places - 1, places + 1, count)
+    at = np.where(rng.random(count) < 0.9, places // 2, at) if hot else at
+    rows = rng.standard_normal((count, width))
+    for value in {"": [], "nan": [math.nan], "inf": [math.inf], "both": [math.inf, -math.inf]}[special]:
+        rows[rng.integers(count), rng.integers(width)] = value
+    return at[:, None], rows
+
+
+def sum_rows(at: Array, rows: Array, start: Array) -> Array:
+    """Return NumPy's sums in double precision, without rows that lie outside."""
+    result, inside = start.astype(np.float64), (at[:, 0] >= -len(start)) & (at[:, 0] < len(start))
+    with np.errstate(all="ignore"):
+        np.add.at(result, at[inside, 0], rows[inside].astype(np.float64))
+    return result
+
+
+@given(st.integers(0, 99), st.integers(1, 90), st.integers(1, 9), st.booleans(), st.sampled_from(["", "nan", "both"]))
+@settings(max_examples=8)
+def test_the_statements_sum_rows_as_numpy(seed: int, count: int, places: int, hot: bool, special: str) -> None:
+    at, rows = rows_of(seed, count, places, 2, hot, special)
+    at = at.clip(-places, places - 1)
+    types = [TensorType(DType.F64, (places, 2)), TensorType(DType.I64, at.shape), TensorType(DType.F64, rows.shape)]
+    program = Registry.builtin()["scatter_nd"].instantiate(types, {"reduction": "add"}).program
+    found = make_scatters_deterministic(program)
+    assert any(s.target.endswith(".order") for s in found.statements)
+    result = evaluate(found, {"x": np.ones((places, 2)), "indices": at, "updates": rows})["y"]
+    np.testing.assert_allclose(result, sum_rows(at, rows, np.ones((places, 2))), rtol=1e-12, atol=1e-12)
+
+
+@needs_opencl
+@pytest.mark.parametrize(
+    ("dtype", "special"), [(DType.F32, ""), (DType.F16, "inf"), (DType.BF16, "nan"), (DType.F64, "both")]
+)
+@pytest.mark.parametrize("hot", [False, True], ids=["spread", "hot"])
+def test_kernels_sum_rows_as_numpy(dtype: DType, special: str, hot: bool) -> None:
+    at, rows = rows_of(3, 75, 20, 4, hot, special)
+    x, rows = np.ones((20, 4)).astype(dtype.numpy), rows.astype(dtype.numpy)
+    plan = cuts.build(graph("scatter_nd", x, at, rows, reduction="add"), target="opencl")
+    first, again = (plan.run({"x0": x, "x1": at, "x2": rows})["y0"] for _ in range(2))
+    assert first.tobytes() == again.tobytes()
+    size = np.abs(np.nan_to_num(rows.astype(np.float64), posinf=0, neginf=0)).sum()
+    bound = 2 * dtype.element.epsilon * size + 2.0**-24 * size
+    np.testing.assert_allclose(first.astype(np.float64), sum_rows(at, rows, x), rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("sizes", [(0, 5, 3), (6, 0, 3), (6, 5, 0), (1, 1, 1)], ids=str)
+def test_empty_scatters_stay_empty(sizes: tuple[int, int, int]) -> None:
+    count, places, width = sizes
+    shapes = [(places, width), (count, 1), (count, width)]
+    types = [TensorType(kind, shape) for kind, shape in zip((DType.F32, DType.I64, DType.F32), shapes, strict=True)]
+    program = Registry.builtin()["scatter_nd"].instantiate(types, {"reduction": "add"}).program
+    arrays = {"x": np.ones(shapes[0]), "indices": np.zeros(shapes[1], np.int64), "updates": np.ones(shapes[2])}
+    found = evaluate(make_scatters_deterministic(program), arrays)["y"]
+    np.testing.assert_array_equal(found, evaluate(program, arrays)["y"])
+
+
+def test_the_work_of_sorted_rows_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sorted_scatter, "CHUNK_BITS", 7)
+    operands = [
+        TensorType(DType.F32, (50257, 768)),
+        TensorType(DType.I64, (8192, 1)),
+        TensorType(DType.F32, (8192, 768)),
+    ]
+    program = Registry.builtin()["scatter_nd"].instantiate(operands, {"reduction": "add"}).program
+    own = [s.target for s in make_scatters_deterministic(program).statements]
+    assert sum(name.endswith(".moved") for name in own) == 2, "two passes over sixteen bits of places"
+    assert not any("size" in name for name in own), "no row is counted in integers"
