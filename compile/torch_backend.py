@@ -81,7 +81,8 @@ def cuts_backend(
     floats by atomic operations, in any order, as PyTorch does by default. With `freeze` parameters are constants, and
     `weights` rounds those that products multiply by to a format, `int8`, `int4` or `fp8`. A `mode` of `torch.compile`
     stands for a budget. A graph of dynamic shape caches plans for `max_shapes` shapes, and drops the least recently
-    used. With `buckets` it has one plan for all sizes up to each power of two, where no gradients are wanted.
+    used. With `buckets` it has one plan for all sizes up to each power of two, where no gradients are wanted. A forward
+    graph may save the part `memory` of the activations; with less, the backward graph computes more again.
 
     Raises `UsageError` for an unknown option or mode, for a value that it cannot have, and for options beside a mode.
     """
@@ -99,6 +100,7 @@ def cuts_backend(
         wishes.max_shapes,
         wishes.buckets,
         None if opened else shares.restart,
+        wishes.memory,
     )
 
 
@@ -137,6 +139,7 @@ class _Options:
     top: float = 1.0
     max_shapes: int = field(default=MAX_SHAPES, repr=False)  # no plan depends on it
     buckets: bool = field(default=False, repr=False)
+    memory: float = 1.0
 
     def shares(self, is_divided: bool = False) -> BudgetShares:
         """Return a new budget of a captured module."""
@@ -161,6 +164,8 @@ def _read(options: Mapping[str, Any]) -> _Options:
             raise UsageError(f"option '{name}': expected True or False, found {value!r}")
     if not isinstance(wishes.max_shapes, int) or isinstance(wishes.max_shapes, bool) or wishes.max_shapes < 1:
         raise UsageError(f"option 'max_shapes': expected an integer from 1, found {wishes.max_shapes!r}")
+    if isinstance(wishes.memory, bool) or not isinstance(wishes.memory, (int, float)) or not 0 <= wishes.memory <= 1:
+        raise UsageError(f"option 'memory': expected a number from 0 to 1, found {wishes.memory!r}")
     Pruning(wishes.pruning, wishes.top)  # raises
     if wishes.weights is not None:
         from ..frontends import find_weight_format

@@ -31,12 +31,12 @@ from cuts.bench.tools.records import (
 from cuts.ir import CutsError
 
 from .models import MODELS_BY_NAME
-from .steps import WAYS, CompiledStep, measure, prepare
+from .steps import WAYS, measure, prepare
 
 PRECISIONS = ("bf16", "fp32")
 #: Model, precision and batch.
 Workload: TypeAlias = tuple[str, str, int]
-USUAL = ("eager", "inductor", "cuts")
+USUAL = ("cuts", "eager", "inductor")
 
 
 def identity(case: Workload, way: str) -> Row:
@@ -58,14 +58,15 @@ def parse_case(text: str) -> Workload:
 def run_case(torch: Any, case: Workload, ways: Sequence[str], budget: float | None) -> dict[str, Row]:
     """Measure a workload; a way that fails costs the others nothing."""
     name, precision, batch = case
-    made, done, rows = MODELS_BY_NAME[name].case("cuda", batch), dict[str, CompiledStep](), dict[str, Row]()
+    made, rows = MODELS_BY_NAME[name].case("cuda", batch), dict[str, Row]()
     for way in ways:
         try:
-            done[way] = prepare(torch, made, way, precision, **({"budget": budget} if budget and way == "cuts" else {}))
+            tuned = {"budget": budget} if budget and way == "cuts" else {}
+            found = measure(torch, prepare(torch, made, way, precision, **tuned))
         except (RuntimeError, CutsError) as error:
             rows[way] = {"failure": str(error)[:300]}
             print(f"{name} {precision} {way}: {str(error)[:400]}", file=sys.stderr)
-    for way, found in measure(torch, done).items():
+            continue
         facts = {key: value for key, value in found.items() if key != "kernels"}
         ours = {"cuts_ms": found["ms"], "budget_s": budget} if way == "cuts" else {"peers": {way: found["ms"]}}
         rows[way] = {**facts, **ours}

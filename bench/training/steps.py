@@ -1,7 +1,7 @@
 """Training steps of one model in several ways: times and peak memory.
 
-A step is forward pass, loss, backward pass and PyTorch's fused gradient descent with momentum. All ways are compiled
-before any is timed (`prepare`), as compilation needs no GPU of its own; then their rounds alternate (`measure`).
+A step is forward pass, loss, backward pass and PyTorch's fused gradient descent with momentum. A way is measured before
+the next one is compiled: Dynamo marks code that one backend could not capture for all of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from copy import deepcopy
 from time import perf_counter
 from typing import Any
 
-from attrs import define, field
+from attrs import frozen
 from cuts.bench.networks.peer_calls import autocast
 from cuts.bench.operators.timing import set_precision
 from cuts.compile.torch_backend import cuts_backend
@@ -25,24 +25,23 @@ WAYS: Mapping[str, Mapping[str, Any] | None] = {
     "eager": None, "inductor": {}, "autotuned": {"mode": "max-autotune-no-cudagraphs"},
     "cuts": {"backend": cuts_backend},
 }  # fmt: skip
-#: Steps until losses are compared and those that are profiled, and seconds that a round takes about.
-STEPS, PROFILED_STEPS, ROUND_SECONDS = 3, 2, 0.15
+#: Steps until losses are compared and those that are profiled; rounds, and the seconds that one takes about.
+STEPS, PROFILED_STEPS, ROUNDS, ROUND_SECONDS = 3, 2, 5, 0.15
 RATE, MOMENTUM = 1e-3, 0.9
 
 
-@define
+@frozen
 class CompiledStep:
-    """Step of a way.
+    """Step of a way, called by `run`.
 
     `losses` are those of the first steps, `own_bytes` those of its parameters and states.
     """
 
-    step: Callable[[], Any]
+    run: Callable[[], Any]
     losses: list[float]
     compiling: float
     own_bytes: int
     clear: Callable[[], None]
-    rounds: list[float] = field(factory=list)
 
 
 def prepare(torch: Any, case: TrainingCase, way: str, precision: str, **options: Any) -> CompiledStep:
@@ -73,39 +72,24 @@ def prepare(torch: Any, case: TrainingCase, way: str, precision: str, **options:
     return CompiledStep(step, losses, seconds, torch.cuda.memory_allocated() - before, optimiser.zero_grad)
 
 
-def measure(
-    torch: Any, ways: Mapping[str, CompiledStep], rounds: int = 5, release: Callable[[], None] = lambda: None
-) -> dict[str, dict[str, Any]]:
-    """Return milliseconds of each way's step and megabytes at its peak.
-
-    `release` is called when the GPU has finished.
-    """
-    counts = {name: max(2, min(50, int(ROUND_SECONDS / _wall(torch, way.step, 2)))) for name, way in ways.items()}
-    for _ in range(rounds):
-        for name, way in ways.items():
-            way.rounds.append(_wall(torch, way.step, counts[name]))
-    for way in ways.values():
-        way.clear()
-    peaks, profiles = {}, {}
-    for name, way in ways.items():
-        peaks[name], profiles[name] = _peak(torch, way), _profile(torch, way.step)
-        way.clear()
-    release()
-    found = {}
-    for name, way in ways.items():
-        kernels = _kernels(torch, profiles[name])
-        found[name] = {
-            "ms": statistics.median(way.rounds) * 1e3,
-            "spread": (max(way.rounds) - min(way.rounds)) / statistics.median(way.rounds),
-            "busy_ms": sum(each for each, _ in kernels.values()) * 1e3,
-            "launches": sum(count for _, count in kernels.values()),
-            "peak_mb": (peaks[name] + way.own_bytes) / 1e6,
-            "temporary_mb": peaks[name] / 1e6,
-            "losses": way.losses,
-            "compiling_s": way.compiling,
-            "kernels": kernels,
-        }
-    return found
+def measure(torch: Any, step: CompiledStep) -> dict[str, Any]:
+    """Return milliseconds of a compiled step and megabytes at its peak."""
+    count = max(2, min(50, int(ROUND_SECONDS / _wall(torch, step.run, 2))))
+    rounds = [_wall(torch, step.run, count) for _ in range(ROUNDS)]
+    step.clear()
+    peak, kernels = _peak(torch, step.run), _profile(torch, step.run)
+    step.clear()
+    return {
+        "ms": statistics.median(rounds) * 1e3,
+        "spread": (max(rounds) - min(rounds)) / statistics.median(rounds),
+        "busy_ms": sum(seconds for seconds, _ in kernels.values()) * 1e3,
+        "launches": sum(launches for _, launches in kernels.values()),
+        "peak_mb": (peak + step.own_bytes) / 1e6,
+        "temporary_mb": peak / 1e6,
+        "losses": step.losses,
+        "compiling_s": step.compiling,
+        "kernels": kernels,
+    }
 
 
 def _wall(torch: Any, step: Callable[[], Any], count: int) -> float:
@@ -118,29 +102,24 @@ def _wall(torch: Any, step: Callable[[], Any], count: int) -> float:
     return (perf_counter() - start) / count
 
 
-def _peak(torch: Any, way: CompiledStep) -> int:
+def _peak(torch: Any, run: Callable[[], Any]) -> int:
     """Return the bytes that a step takes for a time, gradients included."""
     gc.collect()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    way.step()
+    run()
     torch.cuda.synchronize()
     peak: int = torch.cuda.max_memory_allocated() - before
     return peak
 
 
-def _profile(torch: Any, step: Callable[[], Any]) -> Any:
-    """Return the profile of some steps."""
+def _profile(torch: Any, run: Callable[[], Any]) -> dict[str, tuple[float, int]]:
+    """Return seconds and launches of each kernel of a step, the longest first."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         for _ in range(PROFILED_STEPS):
-            step()
+            run()
         torch.cuda.synchronize()
-    return profiler
-
-
-def _kernels(torch: Any, profiler: Any) -> dict[str, tuple[float, int]]:
-    """Return seconds and launches of each kernel of a step, the longest first."""
     found: dict[str, tuple[float, int]] = {}
     for event in profiler.events():
         if event.device_type == torch.autograd.DeviceType.CUDA:

@@ -218,13 +218,14 @@ def test_a_gpu_with_matrix_instructions_follows_every_word(monkeypatch: pytest.M
         (
             {"speed": 1},
             "unknown option 'speed'; options are: precision, budget, tune, libraries, freeze, weights, deterministic, "
-            "pruning, top, max_shapes, buckets",
+            "pruning, top, max_shapes, buckets, memory",
         ),
         ({"budget": -1}, "option 'budget': expected seconds, found -1"),
         ({"budget": "long"}, "option 'budget': expected seconds, found 'long'"),
         ({"budget": float("inf")}, "option 'budget': expected seconds, found inf"),
         ({"freeze": "no"}, "option 'freeze': expected True or False, found 'no'"),
         ({"tune": 1}, "option 'tune': expected True or False, found 1"),
+        ({"memory": 2}, "option 'memory': expected a number from 0 to 1, found 2"),
         ({"max_shapes": 0}, "option 'max_shapes': expected an integer from 1, found 0"),
         ({"libraries": True}, "option 'libraries': nothing is timed; give a budget too, or tune=True"),
     ],

@@ -66,6 +66,25 @@ def test_elementwise_chains_are_computed_again() -> None:
 
 
 @needs_opencl
+def test_less_memory_is_saved_on_request() -> None:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    layers = [layer for _ in range(4) for layer in (nn.Linear(16, 16, bias=False), nn.Tanh())]
+    module, x = nn.Sequential(*layers), torch.randn(64, 16)
+    module(x).sum().backward()
+    wanted, saved = [p.grad.clone() for p in module.parameters()], []
+    for share in (1.0, 0.3):
+        module.zero_grad()
+        options = {"memory": share}
+        nbytes, found = saved_bytes(torch.compile(module, backend=cuts_backend, options=options), module, x)
+        saved.append(nbytes)
+        found.sum().backward()
+        for gradient, parameter in zip(wanted, module.parameters(), strict=True):
+            torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-5)
+    assert saved[1] <= saved[0] / 2
+
+
+@needs_opencl
 def test_a_softmax_of_halves_saves_its_operand() -> None:
     """Cross entropy keeps scores and two numbers of each row."""
     torch._dynamo.reset()

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from attrs import evolve
+from torch._functorch import config
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
@@ -51,18 +52,24 @@ def dynamo_backend(
     max_shapes: int | None = None,
     buckets: bool = False,
     begin: Callable[[], None] | None = None,
+    memory: float = 1.0,
 ) -> Any:
     """Compile a captured module: the entry that `torch.compile` calls.
 
     Graphs of gradients are compiled in the same way. With `freeze`, parameters and buffers become constants. `cache`
     has the compiled graphs of other processes. For a module of dynamic shape, plans of `max_shapes` shapes are cached;
-    with `buckets`, one for all sizes up to each power of two, where no gradients are wanted. `begin` is called before
+    with `buckets`, one for all sizes up to each power of two, where no gradients are wanted. Forward graphs save
+    the part `memory` of the activations that backward graphs read. `begin` is called before
     the graphs of each shape are compiled.
 
     Raises `UsageError` where gradients of frozen parameters are wanted.
     """
 
     def compile_static(module: Any, arguments: Sequence[Any]) -> Callable[..., Any]:
+        with config.patch(activation_memory_budget=memory):
+            return compile_within(module, arguments)
+
+    def compile_within(module: Any, arguments: Sequence[Any]) -> Callable[..., Any]:
         if begin is not None:
             begin()
         held = parameter_inputs(module, arguments)
