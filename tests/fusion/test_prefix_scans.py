@@ -234,7 +234,7 @@ def test_states_of_own_elements_are_rows(name: str, states: int, spec: Spec) -> 
 
 
 def check_recurrence(spec: Spec, name: str, dtype: DType, device: str) -> None:
-    """Check the plan of a recurrence, whose rows are no whole blocks, on a device."""
+    """Check a recurrence, whose rows are no whole blocks, on a device."""
     program = recurrence(spec, name, 45, 19, dtype)
     types = {t: program.tensors[t] for t in (*program.inputs, *program.outputs)}
     node = Node("n0", name, program.inputs, program.outputs, {})
