@@ -113,11 +113,18 @@ class _Loop:
             moved = evolve(statement, body=body, step=None, along=along)
             statements.append(moved if along else canonicalise(moved))
         program = evolve(self.program, statements=live_statements(statements, self.program.outputs))
+        if not any(self._needs_rows(state, program) for state in states):
+            return None
         for state in states.values():
             others = [s for s in program.statements if s.target != state.tensor and s.along != self.step]
             if state.tensor not in self.program.outputs and not any(map(state.is_start_read, others)):
                 program = state.without_start(program, self.step)
         return program
+
+    def _needs_rows(self, state: str, program: Program) -> bool:
+        """Return whether values of all steps are read: a loop keeps few rows of others."""
+        found = (r for s in program.statements if s.along != self.step for r in s.reads if r.tensor == state)
+        return state in program.outputs or any(not r.indices[0].is_const for r in found)
 
     def _has_rows(self, statement: Statement) -> bool:
         """Return whether a step writes whole rows, each dim by an axis."""

@@ -174,7 +174,7 @@ class DataEnd:
     """
 
     axes: frozenset[Var]
-    terms: int
+    terms: float
 
 
 def data_end(reduction: Reduction, axes: Sequence[Var], tensors: Mapping[str, TensorType]) -> DataEnd | None:
@@ -185,7 +185,7 @@ def data_end(reduction: Reduction, axes: Sequence[Var], tensors: Mapping[str, Te
     (step,) = (axis for axis in reduction.reduce if axis.extent > 1)
     used = frozenset(axes) & frozenset[Var]().union(*(variables(guard.index) for guard in guards))
     rows = max(_begun_rows(reduction.body, step, tensors), default=0)
-    return DataEnd(used, -(-rows // prod(a.extent for a in used))) if rows else None
+    return DataEnd(used, rows / prod(a.extent for a in used)) if rows else None
 
 
 def _begun_rows(body: Expr, step: Var, tensors: Mapping[str, TensorType]) -> Iterator[int]:

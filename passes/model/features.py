@@ -281,7 +281,7 @@ def _add_outputs(totals: Totals, segment: Segment, geometry: Geometry, own: Sequ
         totals.compute(output.body, place, tuple(known))
         loaded_here = [r for r in memory_reads(output.body, own) if r not in known]
         for read in (r for r in _lookups(output) if r not in totals.seen and r.tensor not in totals.group.constants):
-            totals.load(read, place, geometry)
+            totals.load(read, place, geometry, scalar=True)
         for read in (r for r in loaded_here if r.tensor not in totals.group.shared):
             epilogue_loads = epilogue_loads + place.loads(read, totals.group.tensors[read.tensor]) * place.all_trips
         for read in loaded_here:

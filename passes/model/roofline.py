@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from math import gcd
+from math import ceil, gcd
 
 from attrs import frozen
 
@@ -62,7 +62,9 @@ def group_work(group: FusedGroup) -> tuple[float, float]:
         own = [r.name for r in segment.reductions]
         for reduction in segment.reductions:
             every, ends = segment.axes + reduction.reduce, data_end(reduction, segment.axes, group.tensors)
-            terms = [min(a.extent, ends.terms) if ends and a in reduction.reduce else a.extent for a in every]
+            terms = [
+                min(a.extent, max(1, ceil(ends.terms))) if ends and a in reduction.reduce else a.extent for a in every
+            ]
             cover = Cover.of([(a,) for a in every], terms)
             flops += float(product(cover.sizes)) + _useful([reduction.body], cover)
             _touch(group, [reduction.body], cover, own, touched)

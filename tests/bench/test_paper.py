@@ -82,11 +82,10 @@ def test_the_documents_state_the_whole_spaces() -> None:
 
 def test_fusion_states_the_routines_of_tuned_plans() -> None:
     rows = [r for r in read_rows(RESULTS / "evaluation.json") if r["system"] == "cuts mixed" and not is_stale(r)]
-    having = [sum(row["libraries"].values()) for row in rows if row.get("libraries")]
+    routines = [sum(row["libraries"].values()) for row in rows if row.get("libraries")]
     text = " ".join((ROOT / "docs" / "fusion.md").read_text(encoding="utf-8").split())
-    assert (
-        f"{len(having)} of {len(rows)} tuned plans of the evaluation have routines, in {sum(having)} launches" in text
-    )
+    counts = f"{len(routines)} of {len(rows)} tuned plans of the evaluation have routines"
+    assert f"{counts}, in {sum(routines)} launches" in text
 
 
 def test_the_models_order_a_recording_as_its_row() -> None:

@@ -186,6 +186,15 @@ op two_states "a state that another one follows" {
   each t < S: y[t, n] = h[t + 1][n] - c[t + 1][n]
   last[n] = h[S][n]
 }
+op ends "a state that is only read at its end" {
+  type T: float
+  in x: T[S, N]
+  temp h[t < S + 1]: T[N]
+  out y: T[N]
+  h[0][n] = 0
+  each t < S: h[t + 1][n] = x[t, n] + 0.5 * h[t][n]
+  y[n] = h[S][n]
+}
 op mixing "elements that read their neighbours" {
   type T: float
   in x: T[S, N]
@@ -207,11 +216,13 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Spec:
 
 def recurrence(spec: Spec, name: str, steps: int, width: int, dtype: DType = DType.F32) -> Program:
     first = [(width,)] if name == "decayed" else []
-    types = [TensorType(dtype, shape) for shape in [*[(steps, width)] * (1 if name == "mixing" else 2), *first]]
+    types = [
+        TensorType(dtype, shape) for shape in [*[(steps, width)] * (1 if name in ("mixing", "ends") else 2), *first]
+    ]
     return spec.registry[name].instantiate(types, {}).program
 
 
-@pytest.mark.parametrize(("name", "states"), [("decayed", 1), ("two_states", 2), ("mixing", 0)])
+@pytest.mark.parametrize(("name", "states"), [("decayed", 1), ("two_states", 2), ("ends", 0), ("mixing", 0)])
 def test_states_of_own_elements_are_rows(name: str, states: int, spec: Spec) -> None:
     program = recurrence(spec, name, 40, 3)
     found, rng = walk_recurrences(program), np.random.default_rng(1)

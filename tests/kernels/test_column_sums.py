@@ -17,7 +17,7 @@ from cuts.ir.text import parse_ir
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.kernel import kernel_violations
 from cuts.ir.verify.segment import verify_group
-from cuts.ops import Registry
+from cuts.ops import Registry, evaluate_graph
 from cuts.passes import compile_graph
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.lowering.extract import extract
@@ -29,7 +29,7 @@ from cuts.passes.split.split_columns import split_columns
 
 from ..needs import needs_opencl
 from .cases import arrays, legal_points
-from .test_points import SMALL_GPU, _device, check
+from .test_points import SMALL_GPU, _device, _run, check
 
 TYPES = (DType.F32, DType.F16, DType.BF16, DType.F64)
 
@@ -109,6 +109,40 @@ def test_blocks_add_rows_in_registers(kind: DType, rows: tuple[int, ...], width:
         assert kernel_violations(kernel) == []
         assert kernel_violations(extract(kernel), threads=True) == []
         check(_device("opencl"), SMALL_GPU, before, schedule)
+
+
+@needs_opencl
+@pytest.mark.parametrize("kind", TYPES, ids=str)
+@pytest.mark.parametrize("special", [np.nan, np.inf])
+def test_special_rows_reach_their_columns(kind: DType, special: float) -> None:
+    before, after = parts_of(norm_gradient(kind, (13,), 40), 3)
+    inputs = arrays(before, 1)
+    inputs["g"][4, 7] = special
+    inputs["x"][11, 2] = -special
+    device, schedule = _device("opencl"), schedules(before, 1)[0]
+    function = emit(extract(lower(before, schedule, {}, SMALL_GPU)), device.target.dialect)
+    found = _run(device, function, before, inputs)
+    with np.errstate(all="ignore"):
+        wide = {name: array.astype(np.float64) for name, array in inputs.items()}
+        expected = interpret(before, wide)
+        sums = interpret(after, {t: found[t].astype(np.float64) for t in after.inputs})
+    for output, values in expected.items():
+        np.testing.assert_array_equal(np.isnan(found[output]), np.isnan(values), output)
+    np.testing.assert_array_equal(np.flatnonzero(~np.isfinite(sums["v"])), [7], "other columns stay numbers")
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0)], ids=str)
+def test_norm_gradients_of_nothing_are_empty(shape: tuple[int, int]) -> None:
+    types = {"x": TensorType(DType.F32, shape), **{n: TensorType(DType.F32, shape[1:]) for n in ("scale", "bias")}}
+    norm = Node("y", "layer_norm", ("x", "scale", "bias"), ("y",), {"epsilon": 1e-5})
+    graph = Graph("norm", ("x", "scale", "bias", "g"), ("y",), {**types, "y": types["x"], "g": types["x"]}, (norm,), {})
+    training = cuts.grad(graph, loss="y", wrt=("x", "scale", "bias"), given="g")
+    texts = (Source(f"{name}.cuts", text) for name, text in training.spec.texts.items())
+    model = evolve(training.graph, outputs=tuple(training.gradients.values()))
+    found = evaluate_graph(model, Registry.builtin().extend_generated(*texts), {
+        n: np.ones(t.shape, np.float32) for n, t in types.items()} | {"g": np.ones(shape, np.float32)})  # fmt: skip
+    for name, value in zip(("x", "scale", "bias"), model.outputs, strict=True):
+        np.testing.assert_array_equal(found[value], np.zeros(types[name].shape))
 
 
 @pytest.mark.parametrize("kind", [DType.F32, DType.BF16], ids=str)

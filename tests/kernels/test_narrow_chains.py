@@ -119,7 +119,7 @@ def test_values_along_columns_are_copied_first(monkeypatch: pytest.MonkeyPatch) 
 
 
 def written_out(heads: int, rows: int, width: int) -> Graph:
-    """Return attention of narrow numbers as a graph of elementwise operations and products."""
+    """Return attention of narrow numbers as elementwise operations and products."""
     whole, scores = (1, heads, rows, width), (1, heads, rows, rows)
     shapes = dict.fromkeys(("q", "k", "v", "q.wide", "k.wide", "v.wide", "y"), whole) | {
         "k.turned": (1, heads, width, rows)

@@ -30,6 +30,7 @@ def sorted_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deterministic_scatter, "MAX_COMPARED_TERMS", 0)
     monkeypatch.setattr(sorted_scatter, "MIN_SORTED_ELEMENTS", 1)
     monkeypatch.setattr(sorted_scatter, "MIN_SORTED_ROW", 1)
+    monkeypatch.setattr(sorted_scatter, "MIN_TARGET_ELEMENTS", 1)
     monkeypatch.setattr(sorted_scatter, "CHUNK_BITS", 3)
 
 

@@ -81,8 +81,8 @@ def test_rounded_sums_compile_as_words(to: str) -> None:
 @needs_cuda
 @pytest.mark.parametrize("to", ["i8", "u8"])
 def test_rounded_sums_are_exact_cuda(to: str) -> None:
-    x = RNG.integers(-64, 64, (32, 64, 28, 28)).astype(np.float32) / 8
-    found, want = (build(residual(to), target=target).run({"x": x})["y"] for target in ("cuda", "reference"))
+    whole, x = residual(to), RNG.integers(-64, 64, (32, 64, 28, 28)).astype(np.float32) / 8
+    found, want = (build(whole, target=target).run({"x": x})["y"] for target in ("cuda", "reference"))
     assert np.array_equal(found, want)
 
 

@@ -203,6 +203,7 @@ BROKEN_SIZES: dict[str, tuple[Callable[[], Schedule], str]] = {
         "24 elements of rows are cached, not whole ones of 16 trips of 16",
     ),
     "check_rows_whole": (lambda: RIGHT, "lanes do not hold its whole row"),
+    "check_rows_walked": (lambda: RIGHT, "elements of walked rows are loaded ahead"),
     "check_clusters": (lambda: segment(cluster=2), "1 of 64 threads share a row of a cluster"),
     "check_ring_short": (long_ring, "3 stages of 2 tiles"),
     "check_rows_passed_on": (lambda: RIGHT, "rows are passed on by 64 of 64 threads"),
@@ -218,6 +219,11 @@ ALONG_GROUP = evolve(
     GROUP,
     segments=(evolve(GROUP.segments[0], reductions=(evolve(GROUP.segments[0].reductions[0], along="upto"),)),),
 )
+#: The group with a row that a thread may walk, for the check of those.
+WALKED_GROUP = evolve(
+    ALONG_GROUP,
+    segments=(evolve(ALONG_GROUP.segments[0], outputs=(evolve(ALONG_GROUP.segments[0].outputs[0], extra=(K,)),)),),
+)
 #: The group with a row that a later segment would read, for the check of those.
 PASSED_GROUP = evolve(
     GROUP,
@@ -231,6 +237,7 @@ GROUPS = {
     "check_shared_axes": TWO_PRODUCTS,
     "check_boxes_fit": TWO_PRODUCTS,
     "check_rows_whole": ALONG_GROUP,
+    "check_rows_walked": WALKED_GROUP,
     "check_ring_short": COLUMN_SUMS,
     "check_rows_passed_on": PASSED_GROUP,
     "check_parts_whole": TWO_PRODUCTS,

@@ -247,10 +247,8 @@ class Multiplication:
         loop, dim = self._loop(None), self.state.frame.schedule.dims[self.schedule.rows]
         row, value = self.state.frame.tiles[self.schedule.rows], self.results(register)
         spread = {row: (dim.threads, dim.vector), self.depth: (ROW_LANES, chained_vector(self.schedule.mma))}
-        shares = tuple(
-            evolve(s, register=held_register(s.value, *spread[s.var])) if s.operand == "a" else s for s in loop.shares
-        )
-        loop = evolve(loop, shares=shares)
+        held = (evolve(s, register=held_register(s.value, *spread[s.var])) for s in loop.shares if s.operand == "a")
+        loop = evolve(loop, shares=(*held, *(s for s in loop.shares if s.operand != "a")))
         return self._phase("", [*self._products(value, self.b, loop)], loop)
 
     def results(self, register: str) -> Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from math import prod
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
@@ -118,9 +118,9 @@ def ended_site(
     alone = product(np.equal(thread, 1) for dim, thread in dims if not ends.axes.isdisjoint(dim))
     (chunk,), (trips,), loops = place.chunks, place.trips, place.rows
     extent = prod(a.extent for a in loops[0])
-    terms = np.where(alone, min(ends.terms, extent), extent)
-    whole = geometry.block_cover.join(Cover.of(loops, [terms]))
-    return evolve(place, whole=whole, trips=(least(trips, ceil_div(terms, chunk)),))
+    terms = min(ends.terms, extent)
+    whole = geometry.block_cover.join(Cover.of(loops, [np.where(alone, terms if terms < 1 else ceil(terms), extent)]))
+    return evolve(place, whole=whole, trips=(np.where(alone, least(terms, np.ceil(terms / chunk)), trips),))
 
 
 def _place_of(geometry: Geometry, which: Sequence[int]) -> EvaluationSite:

@@ -168,11 +168,14 @@ class Totals:
                 if work.issue > 1:
                     self.add("functions", place.thread.dependent(used) * work.issue)
 
-    def load(self, read: Read, place: EvaluationSite, geometry: Geometry, lattices: int = 1) -> None:
+    def load(
+        self, read: Read, place: EvaluationSite, geometry: Geometry, lattices: int = 1, scalar: bool = False
+    ) -> None:
         """Count the loads of one read by every thread.
 
         They come straight from global memory, or from a tensor in shared memory. `lattices` is the number of disjoint
-        sets of elements that the read's traffic stands for, 0 where another read's stands for it.
+        sets of elements that the read's traffic stands for, 0 where another read's stands for it. Indices are read one
+        by one (`scalar`).
         """
         if read.tensor in self.in_registers:
             self.seen.add(read)
@@ -184,7 +187,9 @@ class Totals:
         self.seen.add(read)
         widest = self.target.vector_bytes // kind.dtype.size
         vector = access_vector(read, kind.steps, geometry, widest, place.rows)
-        if kind.dtype.is_int:
+        if scalar:
+            vector = np.ones_like(vector)
+        elif kind.dtype.is_int:
             vector = np.maximum(vector, packed_vector(read, kind.steps, geometry, widest))
         if read.tensor in self.group.shared:
             vector = np.maximum(vector, shared_row_vector(self.group, read, geometry, widest))

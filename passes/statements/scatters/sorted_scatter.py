@@ -50,8 +50,8 @@ from .place_order import PlaceOrder, looked_up, order_places
 from .scatter_rows import ScatterRows, element_of
 
 #: Least elements that arrive, and least of a row, where a sort of places pays: it takes about as long as two million
-#: additions of integers.
-MIN_SORTED_ELEMENTS, MIN_SORTED_ROW = 1 << 21, 16
+#: additions of integers. Least elements of a tensor that has work for all threads.
+MIN_SORTED_ELEMENTS, MIN_SORTED_ROW, MIN_TARGET_ELEMENTS = 1 << 21, 16, 1 << 19
 #: Exponent of the rows of a chunk.
 CHUNK_BITS = 7
 
@@ -59,11 +59,13 @@ CHUNK_BITS = 7
 def _sortable_rows(match: Match) -> ScatterRows | None:
     """Return the rows of a scatter of floats whose places are worth a sort."""
     statement, type_ = match.root, match.index.types[match.root.target]
-    rows = ScatterRows.looked_up(statement, type_) if type_.dtype.is_float else None
+    plain = type_.dtype.is_float and statement.combine is None
+    rows = ScatterRows.looked_up(statement, type_) if plain else None
     if rows is None:
         return None
     width = type_.size // max(1, prod(rows.extents))
-    return rows if width >= MIN_SORTED_ROW and rows.count * width >= MIN_SORTED_ELEMENTS else None
+    large = rows.count * width >= MIN_SORTED_ELEMENTS and type_.size >= MIN_TARGET_ELEMENTS
+    return rows if large and width >= MIN_SORTED_ROW else None
 
 
 def _sum_sorted_rows(match: Match, rows: ScatterRows) -> Iterator[Statement]:
@@ -77,7 +79,7 @@ def _sum_sorted_rows(match: Match, rows: ScatterRows) -> Iterator[Statement]:
 class _SortedSum:
     """Statements that sum rows in an order.
 
-    `columns` are the axes of the target that no integer indexes, `widths` their extents.
+    `columns` are the axes of the target that no integer indexes.
     """
 
     statement: Statement
