@@ -141,8 +141,8 @@ def _beyond_text(rows: Sequence[Row]) -> str:
         taken = fmean(row["seconds"])
         errors = (f"{taken / row[key] - 1:+.1%}" for key in ("predicted", "with_disk"))
         lines.append([row["name"], *sizes, f"{row['predicted']:.2f}", f"{taken:.2f}", *errors])
-    heads = ["case", "model, GB", "limit of the GPU, GB", "used, GB", "predicted, s", "measured, s", "error"]
-    return markdown_table([*heads, "error with the storage's rate"], lines)
+    heads = ["case", "model, GB", "limit, GB", "used, GB", "predicted, s", "measured, s", "error"]
+    return markdown_table([*heads, "with its storage rate"], lines)
 
 
 TABLES = (
