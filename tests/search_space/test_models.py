@@ -341,7 +341,7 @@ def test_copies_are_as_wide_as_padded_rows_allow(pad: int, width: int) -> None:
 
 def test_a_chain_that_takes_all_registers_is_alone() -> None:
     group, schedule = gemm_schedule(4096)
-    counts = evolve(features_of(group, schedule, H200), chained=2, in_step=0, threads=256, registers=128, shared=1024)
+    counts = evolve(features_of(group, schedule, H200), chained=2, in_step=0, threads=256, registers=96, shared=1024)
     taking, other = (evolve(counts, limit=limit) for limit in (240, 255))
     seconds = [float(estimate_time(c, lower_bound(c, H200), H200)) for c in (taking, other)]
     assert seconds[0] > seconds[1]
