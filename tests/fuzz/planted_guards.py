@@ -41,7 +41,7 @@ BUGS = (
         seen="tests/kernels/test_masks.py"),
     Bug("guard", "a gathered tile forgets which of its elements exist", "passes.lowering.layout.staging:_gather",
         "(binding.valid[v] for v in ragged))", "(binding.valid[v] for v in ragged[1:]))"),
-    Bug("guard", "an output written in part is written whole", "passes.lowering.outputs:_store",
+    Bug("guard", "an output written in part is written whole", "passes.lowering.outputs:store_value",
         "(*binding.valid.values(), *guards, *written)", "(*list(binding.valid.values())[1:], *guards, *written)"),
     Bug("guard", "a load forgets the guards of its read", "passes.lowering.index_values:_load",
         "guards = map_guards(asked, lambda index: resolve(index, context))", "guards = ()"),
