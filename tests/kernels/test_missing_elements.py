@@ -68,7 +68,8 @@ def points_of(text: str, dtype: DType) -> tuple[FusedGroup, list[Schedule]]:
 
     Its elements are of a given type.
     """
-    group = parse_ir(text.replace("f32", str(dtype)))
+    literals = text.replace("1.0", "1.0:f64") if dtype == DType.F64 else text  # others compute in f32
+    group = parse_ir(literals.replace("f32", str(dtype)))
     assert isinstance(group, FusedGroup)
     space = make_space(group, SMALL_GPU)
     return group, [p for n, s in enumerate(space.templates) for p in legal_points(space, s, n, 6)]
