@@ -165,7 +165,7 @@ def _starts(blocks: _Blocks, scratch: int) -> list[int]:
     least = max(MIN_SAVED_BYTES, round((whole + scratch) * MIN_SAVED_PART))
     if not 1 < blocks.launches <= MAX_CONCURRENT_LAUNCHES or whole <= least:
         return [0]
-    unit = (whole >> 10) + 1
+    unit = max(1, whole >> 10)
 
     def fits(limit: int, count: int) -> bool:
         starts = blocks.divide(limit)

@@ -9,8 +9,8 @@ import pytest
 from cuts.backends import BlockAddress, KernelCall, SequencePlan, find_target
 from cuts.compile import build_graph
 from cuts.ir import CompileOptions
-from cuts.runtime import ExternalSession, Plan, Session, external_session, make_concurrent
-from cuts.runtime.placement import SCRATCH, PlacedPlan, divide_sequence, place_over_blocks, sequence_parts
+from cuts.runtime import ExternalSession, Plan, Session, make_concurrent
+from cuts.runtime.placement import PlacedPlan, divide_sequence, sequence_parts
 from cuts.tests.needs import needs_opencl
 from cuts.tests.operations_graph import bench_of
 
@@ -21,7 +21,7 @@ MIB = 1 << 20
 
 
 def plan_over(sizes: tuple[int, ...], launches: list[tuple[int, ...]], inputs: int, last: int = 0) -> PlacedPlan:
-    """Return a plan of launches over blocks of MiB, the `last` intermediates."""
+    """Return a plan of launches that touch blocks of MiB; the `last` blocks are intermediates."""
     calls = tuple(KernelCall(n % 2, (tuple(map(BlockAddress, used)),)) for n, used in enumerate(launches))
     blocks = (0, 0, *(size * MIB for size in sizes))
     sequence = SequencePlan(blocks, 2, calls, tuple((n, 0) for n in range(len(calls))))
@@ -89,21 +89,11 @@ def run_in_parts(plan: Plan, inputs: dict[str, Any], held: tuple[str, ...]) -> t
     return len(session.parts), found
 
 
-def place_each_alone(plan: Plan, held: Any, shared: Any, divide: bool) -> Any:
-    """Return a plan in parts whose intermediates have blocks of their own."""
-    inside = [name for name, place in place_over_blocks(plan, held, shared).places.items() if place.block == SCRATCH]
-    placed = place_over_blocks(plan, held, shared, temporary=inside)
-    assert inside and not placed.sizes[SCRATCH]
-    return placed, divide_sequence(placed, divide)
-
-
 @needs_opencl
-@pytest.mark.parametrize(("branched", "alone"), [(False, False), (True, False), (False, True)])
-def test_parts_give_the_results_of_an_arena(branched: bool, alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("branched", [False, True])
+def test_parts_give_the_results_of_an_arena(branched: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequence_parts, "MIN_SAVED_BYTES", 1)
     monkeypatch.setattr(sequence_parts, "MIN_SAVED_PART", 0.0)
-    if alone:
-        monkeypatch.setattr(external_session, "place_in_parts", place_each_alone)
     bench = bench_of([use for use in USES[::24] if not use.op.endswith("lstm")])
     plan = build_graph(bench.graph, bench.spec, find_target("opencl"), CompileOptions()).plan
     inputs = {name: np.asarray(bench.inputs[name]) for name in plan.inputs}
