@@ -73,7 +73,7 @@ class PlacedPlan:
 
     @property
     def fresh(self) -> tuple[int, ...]:
-        """Numbers of blocks that runs allocate: outputs, then large intermediates."""
+        """Numbers of the blocks that each run allocates: outputs, and large intermediates after them."""
         return tuple(range(2 + len(self.shared) + len(self.held) + len(self.moving), len(self.sizes)))
 
     def upload(self, images: ConstantImages, write: Callable[[BlockAddress, Array], None]) -> None:

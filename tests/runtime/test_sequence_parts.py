@@ -20,12 +20,12 @@ from .test_external_buffers import USES, Arena, opencl
 MIB = 1 << 20
 
 
-def plan_over(sizes: tuple[int, ...], launches: list[tuple[int, ...]], inputs: int, last: int = 0) -> PlacedPlan:
-    """Return a plan of launches that touch blocks of MiB; the `last` blocks are intermediates."""
+def plan_over(sizes: tuple[int, ...], launches: list[tuple[int, ...]], inputs: int) -> PlacedPlan:
+    """Return a plan over blocks of MiB, and the blocks of launches."""
     calls = tuple(KernelCall(n % 2, (tuple(map(BlockAddress, used)),)) for n, used in enumerate(launches))
     blocks = (0, 0, *(size * MIB for size in sizes))
     sequence = SequencePlan(blocks, 2, calls, tuple((n, 0) for n in range(len(calls))))
-    return PlacedPlan(example_plan(), sequence, {}, moving=tuple("abcdefgh"[:inputs]), temporary=tuple("xyz"[:last]))
+    return PlacedPlan(example_plan(), sequence, {}, moving=tuple("abcdefgh"[:inputs]))
 
 
 def test_outputs_take_the_memory_of_inputs() -> None:
@@ -35,14 +35,6 @@ def test_outputs_take_the_memory_of_inputs() -> None:
     assert (second.allocated, second.released) == ((0, 1), ())
     assert [len(part.sequence.order) for part in (first, second)] == [2, 2]
     assert first.kernels == (0, 1) and [call.kernel for call in second.sequence.calls] == [0, 1]
-
-
-def test_intermediates_live_for_the_parts_that_touch_them() -> None:
-    """An input, two outputs and an intermediate, of 40 MiB each."""
-    first, second, third = divide_sequence(plan_over((40,) * 4, [(2, 5), (5, 3), (4,)], 1, last=1))
-    assert [part.allocated for part in (first, second, third)] == [(2,), (0,), (1,)]
-    assert [part.released for part in (first, second, third)] == [(0,), (), ()]
-    assert [part.finished for part in (first, second, third)] == [(), (2,), ()]
 
 
 @pytest.mark.parametrize(
@@ -74,8 +66,6 @@ def run_in_parts(plan: Plan, inputs: dict[str, Any], held: tuple[str, ...]) -> t
         for position in part.allocated:
             made[position] = arena.new(layout.sizes[layout.fresh[position]])
         session.launch(fixed, [*given, *made], 0, number)
-        for position in part.finished:
-            arena.bytes_at(made[position])[...] = 0x5A
         returned = {view.block for view in layout.output_views}
         for position in part.released:
             if layout.fresh[0] - len(layout.moving) + position not in returned:
