@@ -92,7 +92,7 @@ class CompiledFunction:
     ) -> list[Any]:
         """Launch part by part: outputs are allocated ahead of their first, inputs released after their last part.
 
-        Large intermediates are both. Arguments of the numbers `returned` stay."""
+        Arguments of the numbers `returned` stay."""
         opened = known.opened
         memories, blocks = opened.made.empty()
         for number, part in enumerate(opened.running.parts):
@@ -100,8 +100,6 @@ class CompiledFunction:
                 opened.made.allocate(block, memories, blocks, self.device)
             addresses = [0 if tensor is None else tensor.data_ptr() for tensor in (*given, *blocks)]
             self._launch(known, scratch, capturing, addresses, number)
-            for place in part.finished:
-                blocks[place] = None
             for place in part.released:
                 given[place], item = None, opened.moving[place]
                 if item is not None and item.at not in returned:

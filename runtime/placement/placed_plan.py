@@ -49,7 +49,7 @@ class PlacedPlan:
     """Plan over blocks: its launch sequence, and all places.
 
     `shared` are the buffers of constants with a block each; their blocks come before those of the inputs `held` and
-    `moving` and of the outputs. The last blocks are those of large intermediates, `temporary`.
+    `moving` and of the outputs.
     """
 
     plan: Plan
@@ -59,7 +59,6 @@ class PlacedPlan:
     moving: tuple[str, ...] = ()
     output_views: tuple[OutputView, ...] = ()
     shared: tuple[str, ...] = ()
-    temporary: tuple[str, ...] = ()
 
     @property
     def in_place(self) -> Mapping[str, str]:
@@ -73,7 +72,7 @@ class PlacedPlan:
 
     @property
     def fresh(self) -> tuple[int, ...]:
-        """Numbers of the blocks that each run allocates: outputs, and large intermediates after them."""
+        """Numbers of the output blocks, which each run allocates."""
         return tuple(range(2 + len(self.shared) + len(self.held) + len(self.moving), len(self.sizes)))
 
     def upload(self, images: ConstantImages, write: Callable[[BlockAddress, Array], None]) -> None:
@@ -95,13 +94,12 @@ def place_over_blocks(
     shared: Sequence[str] = (),
     bound_once: bool = True,
     inside: tuple[Collection[str], Collection[str]] = ((), ()),
-    temporary: Sequence[str] = (),
 ) -> PlacedPlan:
     """Return a plan over external buffers.
 
-    `held` are inputs that rarely move, `shared` buffers of constants, `temporary` intermediates with a block each.
-    Library routines that are `bound_once` touch copies of buffers that move. Inputs and outputs `inside` get no block;
-    the caller copies them. An output in place of an input lies in the input's block.
+    `held` are inputs that rarely move, `shared` buffers of constants. Library routines that are `bound_once` touch
+    copies of buffers that move. Inputs and outputs `inside` get no block; the caller copies them. An output in place
+    of an input lies in the input's block.
     """
     buffers = {name: plan.storages[name].buffer for name in (*plan.inputs, *plan.outputs)}
     kept = {plan.storages[name].buffer for name in plan.constants}
@@ -115,18 +113,17 @@ def place_over_blocks(
     staged = _staged_buffers(plan, moving, bound_once)
     waits = _dependencies(plan, separate_buffers=True)
     outer = blocks | {buffer: number for number, buffer in enumerate(shared, 2)}
-    outer |= {buffer: number for number, buffer in enumerate(temporary, first + len(blocks))}
     places, sizes = _place_inside(plan, kept, outer, staged, waits)
     copied = [buffers[name] for name in moving_inputs if buffers[name] in staged]
     before = [_copy(plan, blocks, places, buffer, inwards=True) for buffer in copied]
     written = {b for b in blocks if b not in {buffers[name] for name in plan.inputs}}
     changed = written | {buffers[name] for name in plan.in_place}
     after = [_copy(plan, blocks, places, b, inwards=False) for b in blocks if b in staged and b in changed]
-    nbytes = (*sizes, *(plan.buffers[b].nbytes for b in (*shared, *blocks, *temporary)))
+    nbytes = (*sizes, *(plan.buffers[b].nbytes for b in (*shared, *blocks)))
     launched = _sequence(plan, places, nbytes, first + len(held_inputs), waits)
     sequence = evolve(launched, before=tuple(before), after=tuple(after))
     views = tuple(_output_views(plan, blocks, places, written))
-    return PlacedPlan(plan, sequence, places, held_inputs, moving_inputs, views, tuple(shared), tuple(temporary))
+    return PlacedPlan(plan, sequence, places, held_inputs, moving_inputs, views, tuple(shared))
 
 
 def _dependencies(plan: Plan, separate_buffers: bool = False) -> LaunchDependencies | None:
