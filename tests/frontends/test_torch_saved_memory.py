@@ -107,7 +107,7 @@ def test_a_softmax_of_halves_saves_its_operand() -> None:
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("returned", [True, False])
 def test_rows_of_saved_products_are_aligned(bias: bool, returned: bool) -> None:
-    """Rows of scores begin at multiples of 16 bytes; those that the module returns are copied."""
+    """Rows of scores begin at multiples of 16 bytes."""
     torch._dynamo.reset()
     head, x, target = nn.Linear(8, 1001, bias), torch.randn(6, 8), torch.randint(0, 1001, (6,))
     rows: list[int] = []
