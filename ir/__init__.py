@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from .lazy_exports import lazy_exports
+from .lazy_exports import IMPORT_TIME, lazy_exports
 
 if TYPE_CHECKING:
     from .affine import (

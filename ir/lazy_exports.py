@@ -13,9 +13,13 @@ from __future__ import annotations
 
 import ast
 import sys
+import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+
+#: Time at which this process began to import this package's modules.
+IMPORT_TIME = time.time()
 
 
 def lazy_exports(package: str) -> Callable[[str], object]:

@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from ..ir import IMPORT_TIME
+
 #: Folders of the repository that no compilation depends on.
 _EXCLUDED_FOLDERS = {"tests", "bench", "examples", "docs", "build", "dist"}
-#: Time at which this process began to import its sources.
-_START_TIME = time.time()
+#: Time at which this process began to import its sources, of which this may be one of the last.
+_START_TIME = IMPORT_TIME
 
 
 @cache

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from attrs import field, frozen
 
-from ...ir import Array, DType, PlanError
+from ...ir import Array, DType, PlanError, processor_count
 
 #: Name of the file in a plan's folder.
 WEIGHTS = "weights.safetensors"
@@ -120,7 +120,7 @@ class StoredWeights:
         if sum(array.nbytes for array in left.values()) < MIN_CONCURRENT_BYTES:
             fits = all(array_key(array) == key for key, array in left.items())
         else:
-            with ThreadPoolExecutor(min(MAX_CHECKING_THREADS, os.cpu_count() or 1)) as pool:
+            with ThreadPoolExecutor(min(MAX_CHECKING_THREADS, processor_count())) as pool:
                 fits = list(pool.map(array_key, left.values())) == list(left)
         if fits:
             self._checked |= left

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 
 import pytest
@@ -23,3 +25,12 @@ def test_sources_changed_while_running_make_another_version(monkeypatch: pytest.
     assert len({before, digest(), digest()}) == 3
     monkeypatch.setattr(time, "time", lambda: 1.0)
     assert digest() == before, "a file of the future says that clocks differ"
+
+
+def test_sources_begin_with_the_package() -> None:
+    """A module that is imported late knows when its process began."""
+    text = (
+        "import time, cuts.ir; before = time.time(); time.time = lambda: 5.0\n"
+        "from cuts.store import source_digest; assert 5.0 < source_digest._START_TIME <= before"
+    )
+    subprocess.run([sys.executable, "-c", text], check=True)
