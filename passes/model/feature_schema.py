@@ -99,7 +99,9 @@ class Features:
     boxed: Count = _sum("lines of shared memory that bulk copies bring")
     straddling: Count = _sum("such lines that begin within a sector of memory")
     shuffles: Count = _sum("words that warps pass between their lanes, an instruction each")
-    torn: Count = _sum("bytes of sectors that stores of warps touch and do not write, without matrix instructions")
+    partial_stores: Count = _sum(
+        "bytes of sectors that stores of warps touch and do not write, without matrix instructions"
+    )
     partial: Count = _sum("bytes of sectors that stores and direct loads of warps touch and do not move")
     # Traffic
     transactions: Count = _sum("transactions of `TRANS_global` elements")

@@ -317,7 +317,7 @@ def _add_stores(totals: Totals, segment: Segment, output: Output, place: Evaluat
         totals.add("stored", _written_bytes(totals, output, geometry))
         totals.touch(written, per_thread, vector, place, geometry)
         if sum(o.tensor == output.tensor for o in segment.outputs) == 1:  # the parts of one fill its sectors together
-            totals.tear(written, per_thread, vector, place, geometry)
+            totals.add_partial_stores(written, per_thread, vector, place, geometry)
 
 
 def _repeat_parts(totals: Totals, segment: Segment, before: Mapping[str, Count], turns: Count, axis: int) -> None:

@@ -253,7 +253,9 @@ class Totals:
             left = unmoved_elements(read, kind.steps, sector, geometry, self.target)
             self.add("partial", elements / vector * left * warps * kind.dtype.size)
 
-    def tear(self, write: Read, elements: Count, vector: Count, place: EvaluationSite, geometry: Geometry) -> None:
+    def add_partial_stores(
+        self, write: Read, elements: Count, vector: Count, place: EvaluationSite, geometry: Geometry
+    ) -> None:
         """Count the bytes of touched sectors that stores leave.
 
         A thread stores `elements` elements with its warp. L2 takes each such sector as a whole.
@@ -267,7 +269,7 @@ class Totals:
         touched = warp_lines(write, kind.steps, unit, place, geometry, self.target)
         left = least(touched, lanes * ceil_div(vector, unit)) * unit - lanes * vector
         times = elements / vector * geometry.warps(self.target.warp_size)
-        self.add("torn", np.maximum(0.0, left) * times * kind.dtype.size)
+        self.add("partial_stores", np.maximum(0.0, left) * times * kind.dtype.size)
 
     def block_traffic(self, read: Read, place: EvaluationSite, lattices: int = 1, left: Count = 1.0) -> Count:
         """Count a block's traffic for one read, and return its bytes.
