@@ -15,6 +15,7 @@ from ...ir import (
     AsyncCopy,
     Convert,
     DfgNode,
+    DType,
     Guard,
     Index,
     Initialise,
@@ -95,13 +96,15 @@ class NodePrinter(ValuePrinter):
             start += width
 
     def _load_piece(self, node: VectorLoad, lanes: range) -> None:
-        piece = vector_piece(node.address, node.guards, node.axis, lanes)
+        line, count = node.line, node.per_byte
+        piece = vector_piece(line.address, line.guards, line.axis, lanes)
         assert piece is not None, "a piece is a vector"
         start, guards = piece
         vectors = self.names.dialect.vectors[node.memory_dtype.value]
         where = self._vector_place(node, start, len(lanes))
         name = self.names.fresh()
-        conversion = self.names.dialect.instructions[f"{node.dtype}_of_{node.stored}x4"] if node.stored else ""
+        row = f"{DType.F32}_of_u{node.bits}" if node.bits else f"{node.dtype}_of_{node.stored}x4"
+        conversion = self.names.dialect.instructions[row] if node.stored else ""
         if guards:
             (fill,) = vectors.pack([number_text(node.fill, node.memory_dtype, self.names.dialect)] * vectors.per_word)
             self.out.line(
@@ -115,8 +118,9 @@ class NodePrinter(ValuePrinter):
                 self.out.line(f"if ({condition}) {name} = {vectors.load.format(**where)};")
         else:
             self.out.line(f"{where['vector']} {name} = {vectors.load.format(**where)};")
-        for place, lane in enumerate(lanes):
-            self.out.line(f"{self.lane_text(node, node.axis, lane)} = {vectors.element(name, place, conversion)};")
+        for place, lane in enumerate(range(count * lanes.start, count * lanes.stop)):
+            text = vectors.element(name, place, conversion, count, node.zero)
+            self.out.line(f"{self.lane_text(node, node.axis, lane)} = {text};")
 
     def vector_store(self, node: VectorStore) -> None:
         """Print the accesses of a vector store, one after another."""

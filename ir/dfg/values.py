@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TypeAlias, Union
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
-from ..affine import Guard, Index, Var
+from ..affine import Guard, Index, IndexLike, Var, as_index, substitute, substitute_guards
 from ..types import DType, exactly
 
 
@@ -117,7 +117,9 @@ class VectorLoad:
     """Loads of the elements along `axis`, neighbours at once.
 
     `pieces` counts the elements of each access, in order; several are an aligned vector. Instruction selection makes it
-    of a `Load`, or of its conversion from the `stored` type by one of `ir.machine.UNPACKED_CONVERSIONS`.
+    of a `Load`, or of its conversion from the `stored` type by one of `ir.machine.UNPACKED_CONVERSIONS`. Elements of
+    `bits` lie several in a stored byte, the first one in the low bits; `zero` is subtracted from each, and `pieces`
+    count bytes.
     """
 
     space: str
@@ -129,6 +131,23 @@ class VectorLoad:
     guards: tuple[Guard, ...] = ()
     fill: float = field(default=0.0, eq=exactly)
     stored: DType | None = None
+    bits: int = 0
+    zero: int = 0
+
+    @property
+    def per_byte(self) -> int:
+        """Elements along the axis in an element of memory."""
+        return 8 // self.bits if self.bits else 1
+
+    @property
+    def line(self) -> VectorLoad:
+        """Load of the stored bytes, along an axis of their own."""
+        if not self.bits:
+            return self
+        axis = Var(self.axis.name, self.axis.extent // self.per_byte)
+        moved: dict[Var, IndexLike] = {self.axis: as_index(axis) * self.per_byte}
+        address, guards = substitute(self.address, moved), substitute_guards(self.guards, moved)
+        return evolve(self, address=address, guards=guards, axis=axis, bits=0)
 
     @property
     def memory_dtype(self) -> DType:

@@ -83,6 +83,9 @@ UNPACKED_CONVERSIONS: Mapping[str, tuple[DType, DType]] = {
     for kind in (DType.F32, DType.F16, DType.BF16)
 }
 
+#: Conversions of the numbers of so many bits of a loaded word to floats, less an integer.
+UNPACKED_BITS: Mapping[str, int] = {f"{DType.F32}_of_u{bits}": bits for bits in (1, 2, 4)}
+
 #: Extremes of the bytes of two words: a reduction, and an element type.
 WORD_EXTREMES: Mapping[str, tuple[str, DType]] = {
     f"{combine}_{dtype}x4": (combine, dtype) for combine in ("max", "min") for dtype in (DType.I8, DType.U8)
@@ -98,6 +101,7 @@ INSTRUCTIONS: Mapping[str, frozenset[str]] = {
             *VECTOR_ADDITIONS,
             *PACKED_CONVERSIONS,
             *UNPACKED_CONVERSIONS,
+            *UNPACKED_BITS,
             *WORD_EXTREMES,
         }
     ),

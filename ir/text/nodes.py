@@ -228,7 +228,8 @@ FORMS: dict[type, Form] = {
     Convert: Form("convert <arg>"),
     Pack: Form("pack <arg> over <axis>"),
     VectorLoad: Form(
-        "vector_load <space> <buffer>[<address>] over <axis> by (<pieces>){? of <stored>?}{? if <guards> else <fill>?}"
+        "vector_load <space> <buffer>[<address>] over <axis> by (<pieces>){? of <stored>?}"
+        "{? bits <bits>?}{? less <zero>?}{? if <guards> else <fill>?}"
     ),
     PackedConvert: Form("convert_words <arg> through <through> over <axis>"),
     PackedLoad: Form("packed_load <space> <buffer>[<address>]"),

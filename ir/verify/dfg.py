@@ -159,7 +159,8 @@ def check_vectors_whole(roots: Sequence[Root]) -> Iterator[str]:
             if width not in WIDTHS or any(n % width for n in (node.address.const, *(f for _, f in node.address.terms))):
                 yield f"{width} elements are stored at {node.address.text}"
         elif isinstance(node, VectorLoad):
-            yield from _broken_pieces(node.address, node.guards, node.axis, node.pieces)
+            line = node.line
+            yield from _broken_pieces(line.address, line.guards, line.axis, line.pieces)
         elif isinstance(node, VectorStore):
             yield from _broken_pieces(node.address, node.guards, node.axis, _equal_pieces(node.axis, node.width))
         elif isinstance(node, AsyncCopy) and node.axis is not None:

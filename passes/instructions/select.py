@@ -48,6 +48,7 @@ from ...ir import (
     with_operands,
 )
 from .context import SelectionContext
+from .loaded_bits import select_bits
 from .matrix_loads import select_matrix_load
 from .matrix_products import select_mma, unroll_factor
 from .vector_accesses import (
@@ -113,6 +114,8 @@ class PhaseSelector:
             return self.phase.unrolled[:1]
         loads = (node for node in self.boxes if isinstance(node, Load) and self.boxes[node])
         vectors = {v for n in loads for v in vector_axes(self._load(n, self.boxes[n]))}
+        computed = (select_bits(node, self.context) for node in self.boxes if isinstance(node, Convert))
+        vectors |= {bits.axis for bits in computed if bits}
         sums = (r for r in self.phase.roots if isinstance(r, (Accumulate, MmaAccumulate)))
         reduced = {v for r in sums for v in r.over} - vectors
         return tuple(v for v in self.phase.unrolled if v in reduced)
@@ -139,7 +142,9 @@ class PhaseSelector:
             found: Value = node
             if isinstance(node, (Load, Pack)):
                 found = self._instruction(node, self._load)
-            if isinstance(node, Convert):
+            elif isinstance(node, (Op, Convert)):
+                found = select_bits(node, self.context) or node
+            if found is node and isinstance(node, Convert):
                 found = self._converted_load(node) or self._by_words(node) or round_by_addition(node, self.context)
             if found is node and isinstance(node, Pack):
                 found = _packed_load(node) or node

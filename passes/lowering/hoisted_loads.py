@@ -72,7 +72,7 @@ def is_resident_at_once(blocks: Any, threads: Any, target: Target) -> Any:
 def _select_loads(state: SegmentState, phase: Phase, left: int, names: Iterator[str]) -> Iterator[RegisterWrite]:
     """Yield register writes for the loads of a phase, those of fewest registers first, while some are left."""
     tiles = dict(zip(state.frame.tiles, state.frame.schedule.dims, strict=True))
-    others = {s.var for s in phase.shares} - set(tiles)
+    others = {s.var for s in phase.shares}.union(phase.unrolled) - set(tiles)
     found: list[tuple[int, Load, list[Var]]] = []
     for node in post_order(phase.roots):
         if isinstance(node, Load) and node.space == "global" and node.buffer in state.group.inputs:

@@ -45,7 +45,6 @@ from ..geometry import (
 from .index_values import value_of
 from .k_loop import (
     SharedPipeline,
-    accumulate,
     bulk_k_loop,
     bulk_pipeline,
     combine_warps,
@@ -54,6 +53,7 @@ from .k_loop import (
     multiplication,
     produced_k_loop,
     reduced_vector,
+    scaled_sums,
     staged_tiles,
     stepped_k_loop,
     tile_load,
@@ -91,12 +91,8 @@ def _resident_reduction(state: SegmentState, reduction: Reduction, schedule: Red
     local = Var(f"{state.frame.prefix}w", dim.block_k)
     share, unrolled = row_share(state.frame, local)
     binding = state.bind((dim,), (local,), (state.frame.rank * dim.block_k,))
-    begin, each, end = (
-        state.initialise(reduction),
-        accumulate(state, reduction, binding, (local,), {}, {}),
-        state.lane_reduce(reduction),
-    )
-    roots: list[Root] = []
+    begin, end = state.initialise(reduction), state.lane_reduce(reduction)
+    *roots, each = scaled_sums(state, reduction, binding, (local,), {}, {})
     if reduction.along in SORT_ORDERS:
         # The keys of a sort have registers of their own besides the resulting places.
         keys, dtype = f"{reduction.name}.keys", each.value.dtype.accumulator
@@ -279,8 +275,8 @@ def _accumulate_all(
         sums = _rescaled_sums(each, shared)
         if sums:
             roots += state.assign(each, "before", state.register(each))
-        added = accumulate(state, each, binding, locals_, {**staged, **shifts}, covered)
-        roots.append(evolve(added, name=_block_sum_name(each)) if each in blocked else added)
+        *before, added = scaled_sums(state, each, binding, locals_, {**staged, **shifts}, covered)
+        roots += [*before, evolve(added, name=_block_sum_name(each)) if each in blocked else added]
         if sums:
             new, held = state.register(each), state.register(each, "shift")
             nothing = Op("eq", (new, Literal(-inf, new.dtype)), DType.BOOL)

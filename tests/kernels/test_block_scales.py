@@ -31,16 +31,16 @@ from .test_warpgroup_products import point, product_of_type
 BLOCK = 64
 
 
-def with_scales(group: FusedGroup, block: int = BLOCK) -> FusedGroup:
+def with_scales(group: FusedGroup, block: int = BLOCK, widest: int = 1) -> FusedGroup:
     """Return a product with scales of blocks.
 
-    They are for blocks of A's columns, and for blocks of B's rows and columns.
+    Factors of up to `widest` bytes are converted. Scales are for blocks of A's columns, and for blocks of B's rows and columns.
     """
     (segment,), (total,) = group.segments, group.segments[0].reductions
     (b, m, n), (k,) = segment.axes, total.reduce
     rows = Read("p", (as_index(b), as_index(m), k // block))
     columns = Read("q", (as_index(b), k // (2 * block), n // 16))
-    narrow = group.tensors["a"].dtype.size == 1
+    narrow = group.tensors["a"].dtype.size <= widest
     stored = [Cast(DType.F32, part) if narrow else part for part in operands(total)]
     body = call("mul", call("mul", call("mul", *stored), rows), columns)
     steps = -(-k.extent // block), -(-k.extent // (2 * block))
@@ -66,6 +66,19 @@ def test_points_with_block_scales_compute_the_reference_opencl(kind: DType, seed
     group = with_scales(product(kind, "", (1, 80, 72, 192), (False, True)))
     space = make_space(group, GPU)
     templates = [s for s in space.templates if s.segments[0].mma]
+    assert templates
+    schedule = legal_point(space, templates[seed % len(templates)], seed)
+    if schedule is not None:
+        check(_device("opencl"), GPU, group, schedule)
+
+
+@needs_opencl
+@settings(max_examples=12, deadline=None)
+@given(st.sampled_from((DType.F32, DType.F16, DType.BF16)), st.sampled_from((192, 200, 331)), st.integers(0, 1 << 20))
+def test_scales_multiply_sums_of_vectors_opencl(kind: DType, depth: int, seed: int) -> None:
+    group = with_scales(product(kind, "", (1, 1, 40, depth), (False, True)), widest=2)
+    space = make_space(group, GPU)
+    templates = [s for s in space.templates if s.segments[0].reduction_threads]
     assert templates
     schedule = legal_point(space, templates[seed % len(templates)], seed)
     if schedule is not None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
+from cuts.backends.source.dialect.byte_conversions import FRACTION_BITS
 from cuts.compile.build import build
-from cuts.ir import parse_ir, print_ir
+from cuts.ir import parse_ir, phases, print_ir
 from cuts.ir.graph import Graph
+from cuts.ir.verify.dfg import check_vectors_whole
 from cuts.passes.instructions import select_instructions
 from cuts.tests.fusion.build import op
 from cuts.tests.fusion.test_narrow_products import RNG, numbers, pooling, powers, rounding, with_constants
@@ -64,6 +68,40 @@ def test_high_bytes_decide_about_halves() -> None:
     odd, even = (np.maximum(x.view(np.int16), y.view(np.int16)) for x, y in ((a, b), shifted))
     found = np.stack([high_bytes(even), high_bytes(odd)], -1).reshape(-1, 4)
     assert np.array_equal(found, np.maximum(a, b))
+
+
+BITS = """    %0: u8 = load global x[4*tid + w]
+    %1: u8 = window %0 over (w) at ((u // 2))
+    %2: u8 = index 4*(u % 2)
+    %3: u8 = shr(%1, %2)
+    %4: u8 = bitand(%3, 15:u8)
+    %5: f32 = convert %4
+    %6: f32 = %5 - 7.0
+    accumulate held[0]: f32 = sum of %6 over (u)"""
+
+
+def test_bits_become_floats_as_words_are_loaded() -> None:
+    kernel = KERNEL.replace("x: f32", "x: u8").replace("u < 4, v < 6", "u < 8, w < 4")
+    kernel %= "phase compute p unroll u, w", BITS
+    found = select_instructions(parse_ir(kernel), "cuda")
+    assert parse_ir(print_ir(found)) == found
+    assert not list(check_vectors_whole(phases(found.items)[0].roots))
+    assert "vector_load global x[(u // 2) + 4*tid] over u by (4) of u8 bits 4 less 7" in print_ir(found)
+    for other in (kernel.replace("15:u8", "7:u8"), kernel.replace("4*(u % 2)", "2*(u % 2)")):
+        assert "bits" not in print_ir(select_instructions(parse_ir(other), "cuda"))
+    assert "bits" not in print_ir(select_instructions(parse_ir(kernel), "opencl"))
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4])
+def test_merged_bits_are_floats_exactly(bits: int) -> None:
+    words = RNG.integers(0, 1 << 32, 4096, dtype=np.uint32)
+    for place, zero in product(range(32 // bits), (-127, 0, 8, 127)):
+        at = place % (FRACTION_BITS // bits) * bits
+        merged = (words >> np.uint32(place * bits - at) & np.uint32(((1 << bits) - 1) << at)) | np.uint32(0x4B000000)
+        unit, base = np.float32(1 << at), np.float32(2**23)
+        found = merged.view(np.float32).astype(np.float64) / unit - np.float64(base / unit + np.float32(zero))
+        wanted = (words >> np.uint32(place * bits) & np.uint32((1 << bits) - 1)).astype(np.float64) - zero
+        assert np.array_equal(found, wanted)
 
 
 def test_conversions_to_bytes_and_back_share_words() -> None:

@@ -6,6 +6,10 @@ merges a byte with the exponent of 2^23 at the same one:
     f32(b) = as_float(0x4b000000 | b) - 2^23            (unsigned)
     f32(b) = as_float(0x4b000000 | (b ^ 128)) - (2^23 + 128)      (signed)
 
+Numbers of fewer bits are merged where they lie, `at` bits from the end of a word, and scaled as they lose 2^23:
+
+    f32(b) - z = as_float(0x4b000000 | word & mask << at) * 2^-at - (2^(23 - at) + z)
+
 Assemblers make one instruction of a maximum with 0, a conversion and a pack. An H200 stops at the one that packs
 unsigned numbers, which a sum with 0 keeps from being made.
 """
@@ -14,10 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ....ir import PACKED_CONVERSIONS, UNPACKED_CONVERSIONS, DType
+from ....ir import PACKED_CONVERSIONS, UNPACKED_BITS, UNPACKED_CONVERSIONS, DType
 
 #: Bytes of the word that holds neighbours.
 WORD_BYTES = 4
+#: Bits of a fraction.
+FRACTION_BITS = 23
 #: Suffix of packed conversions of sums, which are no maxima.
 OF_SUMS = "_of_sums"
 
@@ -69,6 +75,20 @@ def single_conversions(qualifier: str) -> Mapping[str, str]:
     return {name: f"{qualifier} {text}" for name, text in found.items()}
 
 
+def bit_conversions(qualifier: str) -> Mapping[str, str]:
+    """Return the helpers that convert numbers of a word, less an integer, exactly."""
+    merge = (
+        'asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(w >> (place - at) * {bits}), "r"({mask}u << {bits} * at)'
+    )
+    return {
+        f"cuts_{name}": f"{qualifier} float cuts_{name}(unsigned w, int place, float zero) {{ "
+        f"const int at = place % {FRACTION_BITS // bits}; unsigned r; "
+        f'{merge.format(bits=bits, mask=(1 << bits) - 1)}, "r"(0x4b000000u)); const float unit = 1 << {bits} * at; '
+        f"return __fmaf_rn(__uint_as_float(r), 1.0f / unit, -(8388608.0f / unit + zero)); }}"
+        for name, bits in UNPACKED_BITS.items()
+    }
+
+
 def _base(dtype: DType) -> str:
     return f"{float((1 << 23) + 128 * _is_signed(dtype))}f"
 
@@ -93,4 +113,5 @@ CONVERSION_TEXTS: Mapping[str, str] = {
         for name, (dtype, _) in PACKED_CONVERSIONS.items()
     },
     **{name: _unpacking_text(dtype) for name, (dtype, _) in UNPACKED_CONVERSIONS.items()},
+    **{name: f"cuts_{name}({{x}}.{{c}}, {{place}}, {{zero}}.0f)" for name in UNPACKED_BITS},
 }

@@ -6,7 +6,7 @@ from ....ir import TF32_NEAR
 from .arithmetic import arithmetic_helpers, clamped_conversions, cuda_powers
 from .atomic_text import CUDA_ATOMICS, CUDA_SHARED_ATOMICS, OPENCL_ATOMICS, Atomics
 from .bulk_text import MAP_TYPE, bulk_helpers, cluster_helpers
-from .byte_conversions import packed_conversions, single_conversions
+from .byte_conversions import bit_conversions, packed_conversions, single_conversions
 from .dialect import Dialect
 from .float8 import FLOAT8_LOAD, FLOAT8_ROUND, FLOAT8_STORE, FLOATS8, cuda_floats8, opencl_floats8
 from .halves import (
@@ -105,6 +105,7 @@ _CUDA_HELPERS = (
         **extreme_helpers(_DEVICE),
         **packed_conversions(_DEVICE),
         **single_conversions(_DEVICE),
+        **bit_conversions(_DEVICE),
         **copy_helpers(_DEVICE),
         # The rounding to even is one instruction from sm_90 on; before, halves go away from zero.
         "cuts_tf32": f"{_DEVICE} float cuts_tf32(float x) {{\n  unsigned r;\n#if __CUDA_ARCH__ >= 900\n"

@@ -41,10 +41,13 @@ class Vectors:
         """Return the type of `width` elements."""
         return self.type.format(words=width // self.per_word)
 
-    def element(self, name: str, number: int, conversion: str = "") -> str:
-        """Return an element of a vector, by a conversion's text if any."""
-        word, place = divmod(number, self.per_word)
-        return (conversion or self.elements[place]).format(x=name, c=self.names[word], place=place)
+    def element(self, name: str, number: int, conversion: str = "", per_byte: int = 1, zero: int = 0) -> str:
+        """Return an element of a vector, by a conversion's text if any.
+
+        A byte may have several elements.
+        """
+        word, place = divmod(number, self.per_word * per_byte)
+        return (conversion or self.elements[place]).format(x=name, c=self.names[word], place=place, zero=zero)
 
     def pack(self, values: Sequence[str], word: str = "") -> list[str]:
         """Return the parts with some values.

@@ -1,6 +1,7 @@
 """Software-pipelined K loop of a reduction, and the products in it."""
 
 from .accumulate import accumulate, reduced_vector, vector_share
+from .block_scales import scaled_sums
 from .bulk_copies import (
     EMPTY,
     FULL,
