@@ -46,17 +46,17 @@ def select_bits(node: Value, context: SelectionContext) -> VectorLoad | None:
     if not isinstance(node, Convert) or node.dtype not in _FLOATS:
         return None
     found = _numbers(node.arg, context)
-    return found and evolve(found, dtype=node.dtype, zero=zero)
+    return None if found is None else evolve(found, dtype=node.dtype, zero=zero)
 
 
 def _numbers(node: Value, context: SelectionContext) -> VectorLoad | None:
     """Return the load of the bits of some neighbours."""
     if not isinstance(node, Op) or node.fn != "bitand" or not isinstance(node.args[1], Literal):
         return None
-    shifted, mask = node.args
-    bits = int(mask.value).bit_length()
+    shifted, mask = node.args[0], int(node.args[1].value)
+    bits = mask.bit_length()
     known = bits in {UNPACKED_BITS[name] for name in context.instructions if name in UNPACKED_BITS}
-    if not known or mask.value != (1 << bits) - 1 or not isinstance(shifted, Op) or shifted.fn != "shr":
+    if not known or mask != (1 << bits) - 1 or not isinstance(shifted, Op) or shifted.fn != "shr":
         return None
     window, shift = shifted.args
     if not isinstance(window, Window) or not isinstance(window.load, Load) or len(window.axes) != 1:

@@ -34,7 +34,8 @@ BLOCK = 64
 def with_scales(group: FusedGroup, block: int = BLOCK, widest: int = 1) -> FusedGroup:
     """Return a product with scales of blocks.
 
-    Factors of up to `widest` bytes are converted. Scales are for blocks of A's columns, and for blocks of B's rows and columns.
+    Factors of up to `widest` bytes are converted. Scales are for blocks of A's columns, and for blocks of B's rows and
+    columns.
     """
     (segment,), (total,) = group.segments, group.segments[0].reductions
     (b, m, n), (k,) = segment.axes, total.reduce

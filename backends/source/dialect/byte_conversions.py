@@ -76,7 +76,7 @@ def single_conversions(qualifier: str) -> Mapping[str, str]:
 
 
 def bit_conversions(qualifier: str) -> Mapping[str, str]:
-    """Return the helpers that convert numbers of a word, less an integer, exactly."""
+    """Return the helpers that convert numbers of a word exactly, less integers."""
     merge = (
         'asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(w >> (place - at) * {bits}), "r"({mask}u << {bits} * at)'
     )

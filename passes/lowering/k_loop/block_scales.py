@@ -45,7 +45,7 @@ def scale_values(
     depth: Var,
     place: Index | None = None,
 ) -> tuple[Value, ...]:
-    """Return the scales of a K block, or of an element at a place.
+    """Return the scales of a K block, or at a place.
 
     They have the type that kernels compute in.
 
