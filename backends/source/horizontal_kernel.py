@@ -17,6 +17,7 @@ from attrs import evolve, frozen
 from ...ir import Argument, HorizontalKernel, Kernel, SharedBuffer, has_synchronisation, member_name
 from .body import BodyText, aligned_first, alignment, body_text
 from .dialect import Dialect
+from .early_loads import early_tensors, movable
 from .index_ctext import PointerName
 from .scope import Writer
 
@@ -46,7 +47,9 @@ def kernel_arguments(bundle: HorizontalKernel, of: Arguments) -> tuple[Argument,
     )
 
 
-def kernel_body(bundle: HorizontalKernel, dialect: Dialect, of: Arguments, dynamic: int) -> tuple[str, frozenset[str]]:
+def kernel_body(
+    bundle: HorizontalKernel, dialect: Dialect, of: Arguments, dynamic: int, begins: bool = False
+) -> tuple[str, frozenset[str]]:
     """Return the text of a bundle's body, and its used names.
 
     `dynamic` is the size of the dynamic pool of shared memory, 0 where it is declared.
@@ -55,7 +58,7 @@ def kernel_body(bundle: HorizontalKernel, dialect: Dialect, of: Arguments, dynam
     runs, texts = [*_runs(bundle, of)], []
     waits = any(has_synchronisation(kernel.items) for kernel in bundle.kernels)
     for run in runs:
-        texts.append(_run_text(run, bundle, dialect, of, inner))
+        texts.append(_run_text(run, bundle, dialect, of, inner, begins))
         if waits and len(runs) > 1 and dialect.meeting_end:
             inner.line(dialect.meeting_end)
     if dialect.base:
@@ -83,7 +86,9 @@ def _runs(bundle: HorizontalKernel, of: Arguments) -> Iterator[_Run]:
         parameter += count * len(of(kernel))
 
 
-def _run_text(run: _Run, bundle: HorizontalKernel, dialect: Dialect, of: Arguments, out: Writer) -> BodyText:
+def _run_text(
+    run: _Run, bundle: HorizontalKernel, dialect: Dialect, of: Arguments, out: Writer, begins: bool
+) -> BodyText:
     """Write the statements of a run's blocks, and return the parts that precede all runs."""
     own = of(run.kernel)
     prefix = f"m{run.member}p"
@@ -91,7 +96,7 @@ def _run_text(run: _Run, bundle: HorizontalKernel, dialect: Dialect, of: Argumen
     block = f"whole - {run.block}" if run.block else "whole"
     if run.count > 1:
         block = f"({block}) % {run.kernel.blocks}"
-    text = body_text(run.kernel, dialect, pointers, block, f"m{run.member}k")
+    text = body_text(run.kernel, dialect, pointers, block, f"m{run.member}k", begins=begins)
     conditions = [f"whole >= {run.block}"] if run.block else []
     end = run.block + run.count * run.kernel.blocks
     conditions += [f"whole < {end}"] if end < bundle.blocks else []
@@ -101,7 +106,8 @@ def _run_text(run: _Run, bundle: HorizontalKernel, dialect: Dialect, of: Argumen
         if run.count > 1:
             out.line(f"const int which = (whole - {run.block}) / {run.kernel.blocks};")
         for number, argument in enumerate(own):
-            out.line(_select_pointer(run, number, own, dialect, f"{prefix}{number}", argument))
+            pointer = _select_pointer(run, number, own, dialect, f"{prefix}{number}", argument)
+            out.line(movable(pointer, not begins or argument.tensor in early_tensors(run.kernel), dialect))
         for line in _declarations(text.shared, dialect):
             out.line(line)
         out.lines += [f"  {line}" for line in text.lines]

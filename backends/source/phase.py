@@ -35,6 +35,7 @@ from ...ir import (
     Test,
     Value,
     Var,
+    VectorLoad,
     WarpgroupMma,
     Window,
     box_variables,
@@ -146,7 +147,7 @@ class PhasePrinter:
         """
         if any(var in self.boxes[node] for node in unit.nodes if isinstance(node, _OFFSETS)):
             return True
-        if any(isinstance(node, WarpgroupMma) for node in unit.nodes):
+        if any(isinstance(node, WarpgroupMma) or (isinstance(node, VectorLoad) and node.early) for node in unit.nodes):
             return True
         left = (n for n in unit.nodes if any(home.get(u) is not unit for u in self.users.get(n, [])))
         found = (o for n in unit.nodes for o in _sources(n) if home.get(o) is not unit and not _inline_always(o))
@@ -190,20 +191,27 @@ class PhasePrinter:
         return ("nest", rest)
 
     def _units(self, nodes: Sequence[DfgNode], opened: tuple[Var, ...]) -> list[_Unit]:
-        """Group nodes greedily: a node joins the last unit of its key unless a later unit makes one of its operands."""
+        """Group nodes greedily: a node joins the last unit of its key unless a later unit makes one of its operands, or
+        writes a register that it reads.
+        """
         units: list[_Unit] = []
         place: dict[DfgNode, int] = {}
+        written: dict[str, int] = {}
         fence = 0
         for node in nodes:
             key = self._key(node, opened)
             joined = bool(units) and fence == len(units) and units[-1].key == key  # lane reductions in one exchange
-            earliest = max([fence - joined, *(place[o] for o in _sources(node) if o in place)], default=0)
+            held = (o.name for o in operand_nodes(node) if isinstance(o, RegisterRead))
+            known = (*(place[o] for o in _sources(node) if o in place), *(written[n] for n in held if n in written))
+            earliest = max([fence - joined, *known], default=0)
             chosen = next((i for i in range(len(units) - 1, earliest - 1, -1) if units[i].key == key), None)
             if chosen is None:
                 units.append(_Unit(key))
                 chosen = len(units) - 1
             units[chosen].nodes.append(node)
             place[node] = chosen
+            if isinstance(node, (Accumulate, RegisterWrite)):
+                written[node.name] = chosen
             if key[0] == "fence":
                 fence = len(units)
         return units

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from math import prod
+from typing import TYPE_CHECKING
 
 from attrs import define, field
 
@@ -24,12 +25,16 @@ from ...ir import (
     SharedMatrix,
     SharedMatrixLayout,
     Var,
+    VectorLoad,
     linearise,
     phases,
     row_major,
 )
 from .dialect import Dialect, swizzled_text
 from .index_ctext import PointerName, index_text
+
+if TYPE_CHECKING:
+    from .early_loads import EarlyLoad
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
@@ -107,6 +112,7 @@ class KernelNames:
     maps: Mapping[str, str] = field(factory=dict)
     elected: str = "tid == 0"
     registers: dict[str, str] = field(factory=dict)
+    early: dict[VectorLoad, EarlyLoad] = field(factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(factory=dict)
     types: dict[str, DType] = field(factory=dict)
     count: int = 0

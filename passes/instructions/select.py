@@ -8,7 +8,7 @@ vectors has no scope, as its loads precede all of its uses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ from attrs import define, evolve, field
 
 from ...ir import (
     COPIES,
+    EARLY_LOAD,
     INSTRUCTIONS,
     MATRIX_LOADS,
     PACKED_CONVERSIONS,
@@ -48,6 +49,7 @@ from ...ir import (
     with_operands,
 )
 from .context import SelectionContext
+from .early_loads import mark_early_loads
 from .loaded_bits import select_bits
 from .matrix_loads import select_matrix_load
 from .matrix_products import select_mma, unroll_factor
@@ -65,10 +67,14 @@ from .vector_accesses import (
 Node = TypeVar("Node", Value, Root)
 
 
-def select_instructions(kernel: Kernel, dialect: str) -> Kernel:
-    """Return a thread-level kernel over the instructions of a dialect."""
+def select_instructions(kernel: Kernel, dialect: str, unwritten: Collection[str] = ()) -> Kernel:
+    """Return a thread-level kernel over the instructions of a dialect.
+
+    No launch of a run writes its `unwritten` tensors.
+    """
     context = SelectionContext.of(kernel, INSTRUCTIONS[dialect])
-    return evolve(kernel, items=_items(kernel.items, context))
+    early = unwritten if EARLY_LOAD in context.instructions else ()
+    return mark_early_loads(evolve(kernel, items=_items(kernel.items, context)), early)
 
 
 def _items(items: Iterable[Item], context: SelectionContext) -> tuple[Item, ...]:
