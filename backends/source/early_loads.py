@@ -11,90 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import prod
 
-from attrs import frozen
-
-from ...ir import (
-    HorizontalKernel,
-    Index,
-    Item,
-    Kernel,
-    Loop,
-    Phase,
-    Var,
-    VectorLoad,
-    as_index,
-    box_variables,
-    linearise,
-    member_name,
-    phases,
-    post_order,
-    row_major,
-    substitute,
-    vector_piece,
-)
-from .dialect import Dialect
+from ...ir import Item, Loop, Phase, Var, VectorLoad, box_variables, substitute, vector_piece
+from .early_registers import EarlyLoad
 from .index_ctext import index_text
 from .scope import KernelNames, Writer
-
-
-@frozen
-class EarlyLoad:
-    """Registers of a load.
-
-    They are `name`, with a dim for each variable of its `box` and for its pieces. The `loops` around it are in their
-    first iteration, and the `scope`, the first variable of the box or none, is below the load's number of early ones.
-    """
-
-    name: str
-    node: VectorLoad
-    box: tuple[Var, ...]
-    loops: tuple[Var, ...]
-    scope: Var | None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Numbers of vectors."""
-        own = (self.node.early if v == self.scope else v.extent for v in self.box)
-        return (*own, len(self.node.pieces))
-
-    def register(self, piece: int) -> Index:
-        """Return the place of a piece for an element of the box."""
-        return linearise([*map(as_index, self.box), as_index(piece)], row_major(self.shape))
-
-    def lines(self, name: str, register: str, load: str, guarded: str) -> Iterator[str]:
-        """Yield the statements that take a vector from its register.
-
-        Later iterations load it.
-        """
-        later = " | ".join(f"({v.name} > 0)" for v in self.loops)
-        take = f"{guarded.format(x=register, ok=later)} " if later else ""
-        take += f"{name} = {register};"
-        scope = self.scope
-        if scope is None or self.node.early == scope.extent:
-            yield take
-        else:
-            yield f"if ({scope.name} < {self.node.early}) {{ {take} }} else {name} = {load};"
-
-
-def early_tensors(kernel: Kernel) -> frozenset[str]:
-    """Return the tensors that a kernel loads before it waits."""
-    nodes = (node for phase in phases(kernel.items) for node in post_order(phase.roots))
-    return frozenset(node.buffer for node in nodes if isinstance(node, VectorLoad) and node.early)
-
-
-def early_arguments(kernel: Kernel | HorizontalKernel) -> frozenset[str]:
-    """Return the names of arguments that a kernel loads before it waits."""
-    if isinstance(kernel, Kernel):
-        return early_tensors(kernel)
-    return frozenset(member_name(n, t) for n, member in enumerate(kernel.kernels) for t in early_tensors(member))
-
-
-def movable(pointer: str, early: bool, dialect: Dialect) -> str:
-    """Return the declaration of a pointer in a kernel with early loads.
-
-    Assemblers move loads from restricted pointers before the wait, where only `early` tensors may be read.
-    """
-    return pointer if early else pointer.replace(f" {dialect.restrict_}", "")
 
 
 def print_early_loads(names: KernelNames, out: Writer) -> None:

@@ -22,7 +22,7 @@ from ...ir.dfg import buffer_accesses, own_indices
 from .atomics import combining_helpers
 from .body import body_text, declare_shared
 from .dialect import DIALECTS, Dialect
-from .early_loads import early_arguments, movable
+from .early_registers import early_arguments, movable
 from .horizontal_kernel import kernel_arguments, kernel_body
 from .index_ctext import PointerName
 from .scope import Writer

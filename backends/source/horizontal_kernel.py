@@ -17,7 +17,7 @@ from attrs import evolve, frozen
 from ...ir import Argument, HorizontalKernel, Kernel, SharedBuffer, has_synchronisation, member_name
 from .body import BodyText, aligned_first, alignment, body_text
 from .dialect import Dialect
-from .early_loads import early_tensors, movable
+from .early_registers import early_tensors, movable
 from .index_ctext import PointerName
 from .scope import Writer
 

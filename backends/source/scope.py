@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING
 
 from attrs import define, field
 
@@ -31,10 +30,8 @@ from ...ir import (
     row_major,
 )
 from .dialect import Dialect, swizzled_text
+from .early_registers import EarlyLoad
 from .index_ctext import PointerName, index_text
-
-if TYPE_CHECKING:
-    from .early_loads import EarlyLoad
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
