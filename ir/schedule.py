@@ -137,7 +137,7 @@ class SegmentSchedule:
     """Distribution of a segment over blocks and threads.
 
     `dims` cover the segment's axes, outermost first; threads are numbered with the last dim fastest, reduction threads
-    fastest. `reduction_threads` threads share each instance's reductions; with matrix instructions, they lie in as many
+    fastest, but slowest where they share columns. `reduction_threads` threads share each instance's reductions; with matrix instructions, they lie in as many
     warps, slowest in the numbering, which divide the steps of a K block (warp split-K). A thread takes `row_vector`
     neighbouring row elements at once. `row_cache` elements of each row that several statements read, whole iterations
     over it, stay in a shared-memory row cache. `warp` is empty, or the warp layout: for each dim the number of a warp's
@@ -218,6 +218,9 @@ def walked_row(segment: Segment) -> Var | None:
     fixed = all({*row}.isdisjoint({*r.reduce, *expr_variables(r.body)}) for r in others)
     return row[0] if fixed and not any(r.tensor in names for o in others for r in reads(o.body)) else None
 
+
+#: Most warps whose values every thread reads and combines; of more, lanes divide them.
+MAX_READ_WARPS = 8
 
 # ---- sorts of rows that lanes hold
 

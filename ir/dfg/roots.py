@@ -210,7 +210,7 @@ class Initialise:
 
 @frozen(cache_hash=True)
 class LaneReduce:
-    """Combine the values of the `threads` threads that share an instance.
+    """Combine the values of the `threads` threads that share an instance, `stride` threads apart.
 
     With `along` (`ir.segment.SCAN_MODES`), threads hold elements of a row, the last number of `shape` of an instance,
     `vector` neighbours at a time, and each element becomes the combination of those before or after it; or, in an order
@@ -230,6 +230,7 @@ class LaneReduce:
     ranks: tuple[int, ...] = ()
     blocks: int = 1
     place: int = 0
+    stride: int = 1
 
 
 Root: TypeAlias = Union[

@@ -51,6 +51,7 @@ from ...geometry import (
     outermost_dim,
     owned_dims,
     place_together,
+    reduces_columns,
     row_place,
     tensors_in_place,
 )
@@ -281,9 +282,10 @@ def _frame(
     rest = as_index(layout.thread)
     if schedule.reduction_threads > 1:
         each = schedule.threads // schedule.reduction_threads
-        place = rest // each if schedule.atomic else rest % schedule.reduction_threads
+        slowest = schedule.atomic is not None or reduces_columns(segment, layout.group.shared)
+        place = rest // each if slowest else rest % schedule.reduction_threads
         layout.defines.append(Define(lane, place))
-        rest = rest % each if schedule.atomic else rest // schedule.reduction_threads
+        rest = rest % each if slowest else rest // schedule.reduction_threads
     warp = _warp(layout, schedule, prefix, rest, lane)
     threads = _thread_coordinates(layout, schedule, prefix, rest, warp)
     tiles, _ = local_vars(schedule, None, prefix)
