@@ -99,7 +99,7 @@ def test_warps_meet_twice_for_warp_size_instances() -> None:
 @pytest.mark.parametrize("op", ["reduce_max", "reduce_sum", "argmin"])
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.I64])
 def test_columns_combine_between_any_lanes(target: str, op: str, dtype: DType) -> None:
-    """Threads of a column lie a stride apart: some in a warp, one in each, or where warps do not divide evenly."""
+    """A warp holds one or several threads of a column."""
     make = builder()
     source = make.input(700, 192, dtype=dtype)
     value = make.node(op, source, **({"axis": 0} if op == "argmin" else {"axes": (0,)}))

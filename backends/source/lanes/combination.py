@@ -100,9 +100,7 @@ class LaneCombination:
                 self._read_warps(node, register, scratch, at, node.threads // inside, inside)
         self.out.line(self.names.dialect.barrier)
 
-    def _read_warps(
-        self, node: LaneReduce, register: str, scratch: str, at: str, warps: int, inside: int
-    ) -> None:
+    def _read_warps(self, node: LaneReduce, register: str, scratch: str, at: str, warps: int, inside: int) -> None:
         """Read the values of warps at a place, and combine them: many of them by several lanes."""
         first = f"{at} + tid % {node.stride}" if node.stride > 1 else f"{at} + tid / {node.threads} * {warps}"
         each, lanes = warps, 1

@@ -27,8 +27,8 @@ def combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:
     """
     steps = np.log2(geometry.reduction_threads)
     warp, inside = totals.target.warp_size, geometry.reduction_lanes(totals.target.warp_size)
-    apart = np.equal(inside, 1) & np.greater(geometry.reduction_threads, MAX_READ_WARPS)
-    tree = np.logical_or(not totals.target.lockstep, geometry.threads % warp != 0) | apart
+    single = np.equal(inside, 1) & np.greater(geometry.reduction_threads, MAX_READ_WARPS)
+    tree = np.logical_or(not totals.target.lockstep, geometry.threads % warp != 0) | single
     together = np.ceil(parallel / inside) * np.where(np.greater(geometry.reduction_threads, inside), 2.0, 0.0)
     several = np.greater(geometry.reduction_threads, 1)
     totals.add("barriers", np.where(several, np.where(tree, parallel * (steps + 2), together), 0.0))
