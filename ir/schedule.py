@@ -140,9 +140,9 @@ class SegmentSchedule:
     fastest, or slowest where they share columns. `reduction_threads` threads share each instance's reductions; with
     matrix instructions, they lie in as many warps, which divide the steps of a K block (warp split-K). A thread takes
     `row_vector` neighbouring row elements at once. `row_cache` elements of each row that several statements read, whole
-    iterations over it, stay in a shared-memory row cache. `warp` is empty, or the warp layout: for each dim the number of a warp's
-    lanes along it (product = warp size). Neighbouring lanes alternate along the first of two such dims, so that eight
-    lanes that load vectors together touch few distinct ones in either. With `privatised` (privatised
+    iterations over it, stay in a shared-memory row cache. `warp` is empty, or the warp layout: for each dim the number
+    of a warp's lanes along it (product = warp size). Neighbouring lanes alternate along the first of two such dims, so
+    that eight lanes that load vectors together touch few distinct ones in either. With `privatised` (privatised
     scatter), values that are combined in memory are combined in shared memory first, and then once per block in memory.
     The threads of `cluster` blocks, a thread block cluster, share each row: every block takes one trip over it.
     """
