@@ -219,14 +219,13 @@ def walked_row(segment: Segment) -> Var | None:
     return row[0] if fixed and not any(r.tensor in names for o in others for r in reads(o.body)) else None
 
 
-#: Most warps whose values every thread reads and combines; of more, lanes divide them.
-MAX_READ_WARPS = 8
-
-# ---- sorts of rows that lanes hold
+# ---- rows and columns that lanes share
 
 #: Values of a digit of a radix sort; fewest words of a lane and of a row that are sorted so, and most lanes: with more,
 #: rows are sorted where there is no shared memory for whole ones.
 RADIX_DIGITS, MIN_RADIX_WORDS, MIN_RADIX_ROW, MAX_RADIX_LANES = 16, 8, 1024, 512
+#: Most warps whose values every thread reads and combines; of more, lanes divide them.
+MAX_READ_WARPS = 8
 
 
 def sorts_by_radix(count: Any, lanes: Any) -> Any:
