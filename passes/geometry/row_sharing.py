@@ -40,7 +40,7 @@ from ...ir import (
 )
 from .footprint import places_of
 from .matrix_instructions import mma_operands
-from .schedule_template import SegmentTemplate, multiplies_one_row
+from .schedule_template import SegmentTemplate, is_matrix_like, multiplies_one_row
 
 
 @lru_cache(maxsize=4096)
@@ -202,11 +202,12 @@ def reduces_columns(segment: Segment, shared: tuple[str, ...]) -> bool:
     """Return whether reductions run across rows of memory.
 
     The rows lie along the segment's axes; threads that share a column are numbered slowest, so that neighbours read
-    neighbours. Segments with tensors that are `shared` with others are left out.
+    neighbours. Products, and segments with tensors that are `shared` with others, are left out.
     """
     loops, own = {v for r in segment.reductions for v in r.reduce}, {r.name for r in segment.reductions}
+    product = is_matrix_like(segment) or multiplies_one_row(segment)
     passed = not {*shared}.isdisjoint({*segment.tensors_read, *(o.tensor for o in segment.outputs)})
-    if passed or segment.column_sums or any(r.along for r in segment.reductions) or multiplies_one_row(segment):
+    if passed or product or segment.column_sums or any(r.along for r in segment.reductions):
         return False
     found = [n for r in segment.reductions for n in reads(r.body) if n.tensor not in own]
     found = [n for n in found if loops & places_of(n.indices) and places_of(n.indices).intersection(segment.axes)]
