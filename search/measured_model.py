@@ -22,7 +22,7 @@ from .library_routines import seconds_for_routines
 from .plan_executor import PlanExecutor
 from .settings import QUICK_SEARCH, SINGLE_MEASUREMENT, Settings, TunedChoice
 from .tasks import TuningTask
-from .tuner import TaskRecord, Tuner, bundle_members, is_faster, search_deeper
+from .tuner import TaskRecord, Tuner, bundle_members, is_faster, search_deeper, space_key
 
 
 @define(eq=False)
@@ -141,9 +141,17 @@ class MeasuredModel:
         self.choices = self._answers[asked] = known or self._run(share)
         self.executor.reserve(len(kernels), sum(choice.seconds is None for choice in self.choices))
         return {
-            key: evolve(choice.candidate, measured=choice.facts(task.key))
-            for (key, task), choice in zip(tasks.items(), self.choices, strict=True)
+            key: self._with_facts(task, choice) for (key, task), choice in zip(tasks.items(), self.choices, strict=True)
         }
+
+    def _with_facts(self, task: TuningTask, choice: TunedChoice) -> Candidate:
+        """Return a choice with the facts for reports, and with the cost model's choice if the space is ranked."""
+        found = evolve(choice.candidate, measured=choice.facts(task.key))
+        ranked = self.tuner.executor.memory.ranked.get(space_key(task, self.settings))
+        if not ranked:
+            return found
+        first = ranked[0].candidate
+        return evolve(found, modelled=found if first.schedule == found.schedule else first.in_shared_launch(found))
 
     def _run(self, share: float) -> list[TunedChoice]:
         """Tune the tasks, those with the largest possible saving first; then measure each unmeasured one once."""

@@ -7,7 +7,7 @@ from functools import lru_cache
 from math import ceil, inf
 
 import numpy as np
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from ....ir import (
     BOUND_PRUNING,
@@ -44,7 +44,8 @@ class Candidate:
 
     `bound` is the lower bound of its time in seconds, `limit` the limiting resource, `features` the counts by name.
     `score` is the cost model's order: estimated seconds.
-    `measured` are additions of measurements to reports, as JSON values.
+    `measured` are additions of measurements to reports, as JSON values; `modelled` is the cost model's choice where a
+    measurement chose another one.
     """
 
     schedule: Schedule
@@ -53,6 +54,11 @@ class Candidate:
     features: Mapping[str, float]
     score: float
     measured: Mapping[str, object] = field(factory=dict)
+    modelled: Candidate | None = field(default=None, eq=False)
+
+    def in_shared_launch(self, own: Candidate) -> Candidate:
+        """Return this candidate with the facts of the kernel's `own` one."""
+        return evolve(self, measured={**own.measured, "why": "chosen by the model for a launch that it shares"})
 
 
 @frozen
