@@ -108,7 +108,7 @@ class OtherWidths(AnalyticModel):
 
 
 def test_measured_widths_keep_no_shared_launch() -> None:
-    """Kernels with measured schedules are proposed for the launches of the plan without measurements."""
+    """Launches are proposed by the cost model's schedules."""
     shapes = {"r": (8, 64)} | {f"k{n}": (64, 16 + n) for n in range(3)}
     model = graph(shapes, *(op(f"o{n}", "matmul", "r", f"k{n}") for n in range(3)), out="o0 o1 o2")
     context = CompileContext(REGISTRY, GPU, CompileOptions(), emit, costs=OtherWidths(GPU, LocalExecutor()))
