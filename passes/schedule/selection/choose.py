@@ -30,7 +30,7 @@ from ...model import NUMBERS, Bound, Features, features_of, limiting, lower_boun
 from ..space import Space, make_space
 from .enumerate import columns_of, sample_batches, to_schedule
 from .hill_climbing import Point, best_points
-from .prune import score
+from .prune import estimate_schedule, score
 
 #: Samples of each template where time is short.
 MAX_SOON_SAMPLES = 1024
@@ -184,12 +184,12 @@ def candidate_of(space: Space, point: Point) -> Candidate:
 def assess(group: FusedGroup, schedule: Schedule, target: Target, score: float | None = None) -> Candidate:
     """Return the candidate of a schedule: bound, limiting resource, counts.
 
-    Its score is the bound where none is given.
+    Its score is the cost model's estimate where none is given.
     """
     features = features_of(group, schedule, target)
     found = lower_bound(features, target)
-    time = float(found.time)
-    return Candidate(schedule, time, limiting(found), _numbers(features, found), time if score is None else score)
+    seconds = estimate_schedule(group, schedule, features, target) if score is None else score
+    return Candidate(schedule, float(found.time), limiting(found), _numbers(features, found), seconds)
 
 
 def _numbers(features: Features, found: Bound) -> dict[str, float]:
