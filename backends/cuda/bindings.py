@@ -110,6 +110,14 @@ class BindingsDriver(DriverCalls):
         self.release(owner, self.cu.cuMemFreeHost, address)
         return np.ctypeslib.as_array(owner).view(dtype)
 
+    def register_host_memory(self, memory: Array) -> Array:
+        """Return page-aligned host memory, pinned where it lies."""
+        address, nbytes = memory.ctypes.data, memory.nbytes
+        self.check(self.cu.cuMemHostRegister(address, nbytes, 0))
+        owner = (ctypes.c_uint8 * nbytes).from_buffer(memory.data)
+        self.release(owner, self.cu.cuMemHostUnregister, address)
+        return np.ctypeslib.as_array(owner)
+
     def mem_get_info(self) -> tuple[int, int]:
         """Return the bytes that are free, and all there are."""
         free, total = self.check(self.cu.cuMemGetInfo())

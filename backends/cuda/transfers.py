@@ -48,6 +48,18 @@ class CudaTransfers:
             raise BackendError(f"cannot pin {nbytes:,} bytes of host memory: {error}") from error
         return found
 
+    def pin(self, memory: Array) -> Array:
+        """Return page-aligned host memory, pinned where it lies.
+
+        Raises `BackendError` where the driver refuses.
+        """
+        try:
+            with self._current():
+                found: Array = self._driver.register_host_memory(memory)
+        except self._driver.Error as error:
+            raise BackendError(f"cannot pin {memory.nbytes:,} bytes of host memory: {error}") from error
+        return found
+
     def _stream(self) -> Any:
         if not hasattr(self._local, "stream"):
             self._local.stream = self._driver.Stream(_NON_BLOCKING)
