@@ -50,7 +50,7 @@ def cuda_reason() -> str:
 @cache
 def toolchain_reason() -> str:
     """Why no CUDA source can be compiled here; empty when it can."""
-    from cuts.backends.cuda.compile import toolchains
+    from cuts.backends.compilers.cubins import toolchains
 
     return "" if toolchains() else "neither nvcc nor NVRTC is installed"
 
@@ -72,7 +72,7 @@ def needs_toolchain(test: Test) -> Test:
 
 def require_architecture(arch: str) -> None:
     """Skip a test without a compiler for an architecture."""
-    from cuts.backends.cuda.compile import find_toolchain
+    from cuts.backends.compilers.cubins import find_toolchain
     from cuts.ir import BackendError
 
     try:

@@ -286,7 +286,7 @@ def complete_binaries(kernels: Sequence[KernelFunction], binaries: Sequence[byte
     codes: list[bytes | None] = list(binaries) if binaries else [None] * len(kernels)
     missing = [index for index, code in enumerate(codes) if code is None and kernels[index].dialect != DIALECT]
     if missing:
-        from .compile import compile_kernels  # a saved plan mostly has its cubins
+        from ..compilers import compile_kernels  # a saved plan mostly has its cubins
 
         for index, cubin in zip(missing, compile_kernels([kernels[i] for i in missing], arch), strict=True):
             codes[index] = cubin.code

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
-from ...backends.cuda import compile_kernels
+from ...backends.compilers import compile_kernels
 from ...backends.opencl import build_options, programs_of
 from ...ir import KernelFunction
 from ..plan import Plan

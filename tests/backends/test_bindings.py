@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuts.backends.cuda import compile as cuda_compile
+from cuts.backends import compilers as cuda_compile
+from cuts.backends.compilers import Cubin
 from cuts.backends.cuda import driver as cuda_driver
 from cuts.backends.cuda import query
 from cuts.backends.cuda.bindings import BindingsDriver
-from cuts.backends.cuda.compile import Cubin
 from cuts.backends.cuda.transfers import CudaTransfers
 from cuts.backends.device import Pointer
 from cuts.backends.devices import find_target, open_device

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends.cuda import compile as cuda_compile
+from cuts.backends import compilers as cuda_compile
+from cuts.backends.compilers import Cubin
 from cuts.backends.cuda import device as cuda
 from cuts.backends.cuda import driver as cuda_driver
 from cuts.backends.cuda import query as cuda_device
-from cuts.backends.cuda.compile import Cubin
 from cuts.backends.cuda.driver import current_device
 from cuts.backends.devices import find_target
 from cuts.ir.errors import BackendError, CutsError
