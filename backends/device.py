@@ -37,11 +37,26 @@ class Pointer:
     buffer: Buffer
     offset: int = 0
 
+    @property
+    def address(self) -> int:
+        """The number of the address, where handles of buffers are numbers."""
+        return int(self.buffer.handle) + self.offset
+
 
 def launch_all(launches: Sequence[Launch]) -> None:
     """Run launches one after another."""
     for launch in launches:
         launch()
+
+
+def owning_launch(owners: object, call: Callable[..., object], *arguments: object) -> Launch:
+    """Return a launch that keeps the owners of its memory alive."""
+
+    def launch(owners: object = owners) -> None:
+        del owners
+        call(*arguments)
+
+    return launch
 
 
 #: Part of memory: its beginning, and its number of bytes.

@@ -41,8 +41,7 @@ def cuda_reason() -> str:
     except ImportError:
         return "neither PyCUDA nor cuda-bindings is installed"
     try:
-        driver.init()
-        return "" if driver.Device.count() else "no CUDA device"
+        return "" if driver.count() else "no CUDA device"
     except Exception as error:
         return f"no CUDA device: {error}"
 
