@@ -150,6 +150,13 @@ class Device(ABC):
         All errors name the kernel, and the file of its source.
         """
 
+    def binaries(self, kernels: Sequence[KernelFunction]) -> tuple[bytes | None, ...]:
+        """Compile kernels to binaries of this device, which `build` takes.
+
+        One of several kernels has that of all, and other ones None.
+        """
+        return (None,) * len(kernels)
+
     @abstractmethod
     def bind(self, loaded: object, kernel: KernelFunction, pointers: Sequence[Pointer]) -> Launch:
         """Fix the arguments of a loaded kernel and return its launch."""
