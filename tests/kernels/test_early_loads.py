@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from cuts.backends.cuda.compile import compile_kernels
+from cuts.backends.compilers import compile_kernels
 from cuts.compile.build import build
 from cuts.ir import DType, Graph, KernelFunction, Node, TensorType, as_dtype
 from cuts.ir.graph import Interface
