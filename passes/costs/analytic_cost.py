@@ -21,7 +21,7 @@ from ...ir import (
     has_dependent_sizes,
     operands,
 )
-from ..geometry import ScheduleParameter, ScheduleTemplate, SegmentTemplate
+from ..geometry import ScheduleParameter, ScheduleTemplate, SegmentTemplate, multiplies_one_row
 from ..model import estimate_time, features_of, lower_bound
 from ..schedule import (
     Batch,
@@ -135,7 +135,8 @@ class AnalyticCost:
 
     def _is_searched(self, group: FusedGroup) -> bool:
         """Return whether a sample would represent the space of a group badly."""
-        return has_dependent_sizes(group) or fills_box(group, self.target) or sums_windows(group, self.target)
+        passes = any(map(multiplies_one_row, group.segments[1:]))  # the product of a row that another segment passes
+        return passes or has_dependent_sizes(group) or fills_box(group, self.target) or sums_windows(group, self.target)
 
     def _combinations(self, group: FusedGroup) -> list[_Combination]:
         """Return the schedule templates that are compared."""
