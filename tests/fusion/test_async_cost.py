@@ -101,7 +101,7 @@ def test_asynchronous_costs_equal_costs_on_demand(synchronous_costs: tuple[Parti
 
 
 #: Evaluations of the network's partition: groups, structures of them, points of these.
-LOOKED_AT = Counter(groups=165, structures=320, points=77_000)
+LOOKED_AT = Counter(groups=180, structures=340, points=77_000)
 
 
 @pytest.fixture(scope="module")
