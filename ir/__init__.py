@@ -216,7 +216,6 @@ if TYPE_CHECKING:
         BOX_BYTES,
         COPIES,
         CORNER_BITS,
-        EARLY_LOAD,
         ELEMENT,
         HALF_BYTES,
         INSTRUCTIONS,

@@ -60,27 +60,9 @@ def extract_threads(previous: LaunchKernels, context: CompileContext) -> LaunchK
 
 def select_kernels(previous: LaunchKernels, context: CompileContext) -> LaunchKernels:
     """Return the thread-level kernels over the instructions of the target's dialect."""
-    dialect, unwritten = context.target.dialect, _unwritten_tensors(previous.launches)
-    threads = _map_kernels(
-        previous.threads,
-        lambda key, kernel: select_instructions(kernel, dialect, unwritten.get(key, ())),
-        previous.launches,
-    )
+    dialect = context.target.dialect
+    threads = _map_kernels(previous.threads, lambda _, kernel: select_instructions(kernel, dialect), previous.launches)
     return evolve(previous, threads=threads)
-
-
-def _unwritten_tensors(launches: Launches) -> Mapping[Hashable, frozenset[str]]:
-    """Return the tensors of each kernel that no launch writes, wherever it is launched: weights of any kind."""
-    views = launches.scheduled.partition.views
-    graph, every = views.programs.graph, [group for launch in launches.launches for group in launch]
-    written = {views.storage(group.tensors[t]).buffer for group in every for t in group.form.outputs}
-    given = {views.storage(t).buffer for t in (*graph.constants, *graph.inputs)} - written
-    found: dict[Hashable, frozenset[str]] = {}
-    for group in every:
-        own = frozenset(t for t in group.form.inputs if views.storage(group.tensors[t]).buffer in given)
-        key = kernel_key(group, views)
-        found[key] = found.get(key, own) & own
-    return found
 
 
 def emit_sources(previous: LaunchKernels, context: CompileContext) -> LaunchKernels:

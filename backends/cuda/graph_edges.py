@@ -2,8 +2,8 @@
 
 A generated kernel for sm_90 and up begins with a wait for the end of all earlier launches (`griddepcontrol.wait`). So a
 graph edge to such a kernel need not delay its launch: its blocks are placed as soon as the predecessor's blocks have
-left, and only the code after the wait follows its end, when all written data can be read; weights, which nothing writes
-in a run, are loaded before (`passes.instructions`). Edges to other nodes, such as routines of libraries, are plain. In a chain of kernels that all wait, each follows all earlier ones: one ends only when
+left, and only the code after the wait follows its end, when all written data can be read. Edges to other nodes, such as
+routines of libraries, are plain. In a chain of kernels that all wait, each follows all earlier ones: one ends only when
 it has seen the end of its predecessor.
 
 In a graph with branches, a kernel with several predecessors is delayed as usual, and no other: where one has several

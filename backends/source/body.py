@@ -43,7 +43,6 @@ from ...ir import (
 from .bulk_copies import print_bulk, print_producer
 from .ctext import number_text
 from .dialect import CLUSTER_BEGIN, EXCHANGED_RESULTS, Dialect, held_rows_words, operand_words
-from .early_loads import print_early_loads
 from .index_ctext import PointerName, index_text
 from .phase import print_phase
 from .scope import KernelNames, Writer
@@ -71,11 +70,8 @@ def body_text(
     block: str,
     prefix: str = "k",
     maps: Mapping[str, str] | None = None,
-    begins: bool = False,
 ) -> BodyText:
     """Return the body of a kernel with these pointers.
-
-    It has the wait for earlier launches if it `begins` with it.
 
     `maps` names its tensor maps; `block` is the number of its block; names of constants begin with `prefix`.
     """
@@ -90,8 +86,6 @@ def body_text(
             dialect.constant.format(type=dialect.type(dtype), name=constants[tensor], count=len(values), values=text)
         )
     _declare_held(kernel, names, out)
-    if begins:
-        print_early_loads(names, out)
     if kernel.cluster > 1 and dialect.cluster:
         out.line(f"{CLUSTER_BEGIN}();")
     meeting = next((n for n, item in enumerate(kernel.items) if isinstance(item, Barrier)), -1) + 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from attrs import evolve
 
@@ -22,7 +22,6 @@ from ...ir.dfg import buffer_accesses, own_indices
 from .atomics import combining_helpers
 from .body import body_text, declare_shared
 from .dialect import DIALECTS, Dialect
-from .early_registers import early_arguments, movable
 from .horizontal_kernel import kernel_arguments, kernel_body
 from .index_ctext import PointerName
 from .scope import Writer
@@ -39,21 +38,20 @@ def emit(
     if isinstance(kernel, Kernel) and not dialect.cluster:
         kernel = _single_block(kernel)
     members = (kernel,) if isinstance(kernel, Kernel) else kernel.kernels
-    early = early_arguments(kernel) if dialect.begin else frozenset[str]()
     if isinstance(kernel, HorizontalKernel):
         arguments = kernel_arguments(kernel, _arguments)
-        body, used = kernel_body(kernel, dialect, _arguments, _dynamic(kernel, dialect), bool(early))
+        body, used = kernel_body(kernel, dialect, _arguments, _dynamic(kernel, dialect))
     else:
         arguments = _arguments(kernel)
-        body, used = _body(kernel, dialect, arguments, bool(early))
-    if dialect.begin and not early:
+        body, used = _body(kernel, dialect, arguments)
+    if dialect.begin:
         body, used = f"  {dialect.begin}();\n{body}", used | {dialect.begin}
     least = min(member.min_blocks for member in members)
     alone = isinstance(kernel, HorizontalKernel) or not dialect.map_parameter
     threads = kernel.threads if alone else kernel.launched_threads
     cluster = 1 if isinstance(kernel, HorizontalKernel) else kernel.cluster
     spread = cluster if dialect.cluster else 1
-    head = _head(threads * cluster // spread, least, dialect, arguments, spread, early)
+    head = _head(threads * cluster // spread, least, dialect, arguments, spread)
     maps = "".join(repr(argument.map) for argument in arguments if argument.map)
     digest = hashlib.sha256((head + body + maps).encode()).hexdigest()[:16]
     name = f"cuts_{digest}{WAITING_SUFFIX if dialect.begin else ''}"
@@ -125,18 +123,8 @@ def _single_block(kernel: Kernel) -> Kernel:
     return evolve(kernel, shared=tuple(evolve(b, elements=b.elements * kernel.cluster) for b in kernel.shared))
 
 
-def _head(
-    threads: int,
-    min_blocks: int,
-    dialect: Dialect,
-    arguments: tuple[Argument, ...],
-    cluster: int,
-    early: Collection[str],
-) -> str:
-    params = [
-        movable(_parameter(argument, f"p{n}", dialect), not early or argument.tensor in early, dialect)
-        for n, argument in enumerate(arguments)
-    ]
+def _head(threads: int, min_blocks: int, dialect: Dialect, arguments: tuple[Argument, ...], cluster: int = 1) -> str:
+    params = [_parameter(argument, f"p{n}", dialect) for n, argument in enumerate(arguments)]
     least = f", {min_blocks}" if min_blocks else ""
     attribute = dialect.cluster.format(blocks=cluster) if cluster > 1 else ""
     return dialect.kernel.format(
@@ -151,13 +139,11 @@ def _parameter(argument: Argument, name: str, dialect: Dialect) -> str:
     return dialect.pointer.format(const=const, type=dialect.memory_type(argument.dtype), name=name)
 
 
-def _body(
-    kernel: Kernel, dialect: Dialect, arguments: tuple[Argument, ...], begins: bool
-) -> tuple[str, frozenset[str]]:
+def _body(kernel: Kernel, dialect: Dialect, arguments: tuple[Argument, ...]) -> tuple[str, frozenset[str]]:
     """Return the text of a kernel's body, and the names that it uses."""
     pointers = {a.tensor: PointerName(f"p{n}", a.dtype) for n, a in enumerate(arguments) if a.map is None}
     maps = {a.map.name: f"p{n}" for n, a in enumerate(arguments) if a.map is not None}
-    text = body_text(kernel, dialect, pointers, dialect.block_index, maps=maps, begins=begins)
+    text = body_text(kernel, dialect, pointers, dialect.block_index, maps=maps)
     head = Writer(dialect, depth=1)
     if dialect.base:
         for number in range(len(arguments)):

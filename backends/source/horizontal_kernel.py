@@ -17,7 +17,6 @@ from attrs import evolve, frozen
 from ...ir import Argument, HorizontalKernel, Kernel, SharedBuffer, has_synchronisation, member_name
 from .body import BodyText, aligned_first, alignment, body_text
 from .dialect import Dialect
-from .early_registers import early_tensors, movable
 from .index_ctext import PointerName
 from .scope import Writer
 
@@ -47,9 +46,7 @@ def kernel_arguments(bundle: HorizontalKernel, of: Arguments) -> tuple[Argument,
     )
 
 
-def kernel_body(
-    bundle: HorizontalKernel, dialect: Dialect, of: Arguments, dynamic: int, begins: bool = False
-) -> tuple[str, frozenset[str]]:
+def kernel_body(bundle: HorizontalKernel, dialect: Dialect, of: Arguments, dynamic: int) -> tuple[str, frozenset[str]]:
     """Return the text of a bundle's body, and its used names.
 
     `dynamic` is the size of the dynamic pool of shared memory, 0 where it is declared.
@@ -58,7 +55,7 @@ def kernel_body(
     runs, texts = [*_runs(bundle, of)], []
     waits = any(has_synchronisation(kernel.items) for kernel in bundle.kernels)
     for run in runs:
-        texts.append(_run_text(run, bundle, dialect, of, inner, begins))
+        texts.append(_run_text(run, bundle, dialect, of, inner))
         if waits and len(runs) > 1 and dialect.meeting_end:
             inner.line(dialect.meeting_end)
     if dialect.base:
@@ -86,9 +83,7 @@ def _runs(bundle: HorizontalKernel, of: Arguments) -> Iterator[_Run]:
         parameter += count * len(of(kernel))
 
 
-def _run_text(
-    run: _Run, bundle: HorizontalKernel, dialect: Dialect, of: Arguments, out: Writer, begins: bool
-) -> BodyText:
+def _run_text(run: _Run, bundle: HorizontalKernel, dialect: Dialect, of: Arguments, out: Writer) -> BodyText:
     """Write the statements of a run's blocks, and return the parts that precede all runs."""
     own = of(run.kernel)
     prefix = f"m{run.member}p"
@@ -96,7 +91,7 @@ def _run_text(
     block = f"whole - {run.block}" if run.block else "whole"
     if run.count > 1:
         block = f"({block}) % {run.kernel.blocks}"
-    text = body_text(run.kernel, dialect, pointers, block, f"m{run.member}k", begins=begins)
+    text = body_text(run.kernel, dialect, pointers, block, f"m{run.member}k")
     conditions = [f"whole >= {run.block}"] if run.block else []
     end = run.block + run.count * run.kernel.blocks
     conditions += [f"whole < {end}"] if end < bundle.blocks else []
@@ -106,8 +101,7 @@ def _run_text(
         if run.count > 1:
             out.line(f"const int which = (whole - {run.block}) / {run.kernel.blocks};")
         for number, argument in enumerate(own):
-            pointer = _select_pointer(run, number, own, dialect, f"{prefix}{number}", argument)
-            out.line(movable(pointer, not begins or argument.tensor in early_tensors(run.kernel), dialect))
+            out.line(_select_pointer(run, number, own, dialect, f"{prefix}{number}", argument))
         for line in _declarations(text.shared, dialect):
             out.line(line)
         out.lines += [f"  {line}" for line in text.lines]

@@ -116,13 +116,6 @@ class NodePrinter(ValuePrinter):
                 self.out.line(vectors.guarded.format(**where, x=name, ok=condition.replace(" && ", " & ")))
             else:
                 self.out.line(f"if ({condition}) {name} = {vectors.load.format(**where)};")
-        elif early := self.names.early.get(node):
-            number = node.pieces.index(len(lanes)) + lanes.start // len(lanes)
-            register = f"{early.name}[{index_text(early.register(number), self.names.pointers)}]"
-            self.out.line(f"{where['vector']} {name};")
-            guarded = vectors.guarded.format(**where, x="{x}", ok="{ok}")
-            for text in early.lines(name, register, vectors.load.format(**where), guarded):
-                self.out.line(text)
         else:
             self.out.line(f"{where['vector']} {name} = {vectors.load.format(**where)};")
         for place, lane in enumerate(range(count * lanes.start, count * lanes.stop)):

@@ -35,7 +35,6 @@ from ...ir import (
     Test,
     Value,
     Var,
-    VectorLoad,
     WarpgroupMma,
     Window,
     box_variables,
@@ -147,7 +146,7 @@ class PhasePrinter:
         """
         if any(var in self.boxes[node] for node in unit.nodes if isinstance(node, _OFFSETS)):
             return True
-        if any(isinstance(node, WarpgroupMma) or (isinstance(node, VectorLoad) and node.early) for node in unit.nodes):
+        if any(isinstance(node, WarpgroupMma) for node in unit.nodes):
             return True
         left = (n for n in unit.nodes if any(home.get(u) is not unit for u in self.users.get(n, [])))
         found = (o for n in unit.nodes for o in _sources(n) if home.get(o) is not unit and not _inline_always(o))

@@ -24,13 +24,11 @@ from ...ir import (
     SharedMatrix,
     SharedMatrixLayout,
     Var,
-    VectorLoad,
     linearise,
     phases,
     row_major,
 )
 from .dialect import Dialect, swizzled_text
-from .early_registers import EarlyLoad
 from .index_ctext import PointerName, index_text
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -109,7 +107,6 @@ class KernelNames:
     maps: Mapping[str, str] = field(factory=dict)
     elected: str = "tid == 0"
     registers: dict[str, str] = field(factory=dict)
-    early: dict[VectorLoad, EarlyLoad] = field(factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(factory=dict)
     types: dict[str, DType] = field(factory=dict)
     count: int = 0

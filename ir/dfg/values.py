@@ -119,8 +119,7 @@ class VectorLoad:
     `pieces` counts the elements of each access, in order; several are an aligned vector. Instruction selection makes it
     of a `Load`, or of its conversion from the `stored` type by one of `ir.machine.UNPACKED_CONVERSIONS`. Elements of
     `bits` lie several in a stored byte, the first one in the low bits; `zero` is subtracted from each, and `pieces`
-    count bytes. Before the wait for earlier launches, a kernel loads the elements of the first iteration of its loops,
-    for `early` values of a phase's scope.
+    count bytes.
     """
 
     space: str
@@ -134,7 +133,6 @@ class VectorLoad:
     stored: DType | None = None
     bits: int = 0
     zero: int = 0
-    early: int = 0
 
     @property
     def per_byte(self) -> int:

@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from .cost_coefficients import BoundCoefficients, CoreCoefficients, CostCoefficients
     from .instructions import (
         COPIES,
-        EARLY_LOAD,
         INSTRUCTIONS,
         MATRIX_LOADS,
         MATRIX_ROWS,

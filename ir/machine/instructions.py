@@ -86,8 +86,6 @@ UNPACKED_CONVERSIONS: Mapping[str, tuple[DType, DType]] = {
 #: Conversions of the numbers of so many bits of a loaded word to floats, less an integer.
 UNPACKED_BITS: Mapping[str, int] = {f"{DType.F32}_of_u{bits}": bits for bits in (1, 2, 4)}
 
-#: Vector load before the wait for earlier launches.
-EARLY_LOAD = "early_load"
 #: Extremes of the bytes of two words: a reduction, and an element type.
 WORD_EXTREMES: Mapping[str, tuple[str, DType]] = {
     f"{combine}_{dtype}x4": (combine, dtype) for combine in ("max", "min") for dtype in (DType.I8, DType.U8)
@@ -104,7 +102,6 @@ INSTRUCTIONS: Mapping[str, frozenset[str]] = {
             *PACKED_CONVERSIONS,
             *UNPACKED_CONVERSIONS,
             *UNPACKED_BITS,
-            EARLY_LOAD,
             *WORD_EXTREMES,
         }
     ),

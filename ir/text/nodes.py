@@ -229,7 +229,7 @@ FORMS: dict[type, Form] = {
     Pack: Form("pack <arg> over <axis>"),
     VectorLoad: Form(
         "vector_load <space> <buffer>[<address>] over <axis> by (<pieces>){? of <stored>?}"
-        "{? bits <bits>?}{? less <zero>?}{? early <early>?}{? if <guards> else <fill>?}"
+        "{? bits <bits>?}{? less <zero>?}{? if <guards> else <fill>?}"
     ),
     PackedConvert: Form("convert_words <arg> through <through> over <axis>"),
     PackedLoad: Form("packed_load <space> <buffer>[<address>]"),

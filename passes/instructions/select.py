@@ -8,7 +8,7 @@ vectors has no scope, as its loads precede all of its uses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import TypeVar
 
@@ -16,7 +16,6 @@ from attrs import define, evolve, field
 
 from ...ir import (
     COPIES,
-    EARLY_LOAD,
     INSTRUCTIONS,
     MATRIX_LOADS,
     PACKED_CONVERSIONS,
@@ -49,7 +48,6 @@ from ...ir import (
     with_operands,
 )
 from .context import SelectionContext
-from .early_loads import mark_early_loads
 from .loaded_bits import select_bits
 from .matrix_loads import select_matrix_load
 from .matrix_products import select_mma, unroll_factor
@@ -67,14 +65,10 @@ from .vector_accesses import (
 Node = TypeVar("Node", Value, Root)
 
 
-def select_instructions(kernel: Kernel, dialect: str, unwritten: Collection[str] = ()) -> Kernel:
-    """Return a thread-level kernel over the instructions of a dialect.
-
-    No launch of a run writes its `unwritten` tensors.
-    """
+def select_instructions(kernel: Kernel, dialect: str) -> Kernel:
+    """Return a thread-level kernel over the instructions of a dialect."""
     context = SelectionContext.of(kernel, INSTRUCTIONS[dialect])
-    early = unwritten if EARLY_LOAD in context.instructions else ()
-    return mark_early_loads(evolve(kernel, items=_items(kernel.items, context)), early)
+    return evolve(kernel, items=_items(kernel.items, context))
 
 
 def _items(items: Iterable[Item], context: SelectionContext) -> tuple[Item, ...]:

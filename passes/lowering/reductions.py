@@ -92,8 +92,7 @@ def _resident_reduction(state: SegmentState, reduction: Reduction, schedule: Red
     share, unrolled = row_share(state.frame, local)
     binding = state.bind((dim,), (local,), (state.frame.rank * dim.block_k,))
     begin, end = state.initialise(reduction), state.lane_reduce(reduction)
-    before, each = scaled_sums(state, reduction, binding, (local,), {}, {})
-    roots: list[Root] = []
+    *roots, each = scaled_sums(state, reduction, binding, (local,), {}, {})
     if reduction.along in SORT_ORDERS:
         # The keys of a sort have registers of their own besides the resulting places.
         keys, dtype = f"{reduction.name}.keys", each.value.dtype.accumulator
@@ -101,7 +100,7 @@ def _resident_reduction(state: SegmentState, reduction: Reduction, schedule: Red
         each, end = evolve(each, name=keys, dtype=dtype), evolve(end, keys=keys, extent=dim.extent)
     state.row += [v for v in unrolled if v not in state.row]
     state.shares[local] = share
-    return [*roots, begin, *before, each, end]
+    return [*roots, begin, each, end]
 
 
 def looped_reduction(
@@ -276,7 +275,7 @@ def _accumulate_all(
         sums = _rescaled_sums(each, shared)
         if sums:
             roots += state.assign(each, "before", state.register(each))
-        before, added = scaled_sums(state, each, binding, locals_, {**staged, **shifts}, covered)
+        *before, added = scaled_sums(state, each, binding, locals_, {**staged, **shifts}, covered)
         roots += [*before, evolve(added, name=_block_sum_name(each)) if each in blocked else added]
         if sums:
             new, held = state.register(each), state.register(each, "shift")

@@ -51,28 +51,13 @@ _TYPES = {
 
 def _guarded_load(words: int, bits: int) -> str:
     """Return the helper that loads words of some `bits` of read-only memory where a condition holds."""
-    load = f"{{.reg .pred p; setp.ne.b32 p, %{words + 1}, 0; @p {_load_text('.nc', words, bits)}}}"
-    return _load_helper("cuts_guarded", words, bits, f'asm("{load}"', "+", ', "r"((int)ok)', ", bool ok")
-
-
-def _early_load(words: int, bits: int) -> str:
-    """Return the helper that loads words where it stands: assemblers move loads of read-only memory."""
-    return _load_helper(
-        "cuts_early", words, bits, f'asm volatile("{_load_text("", words, bits)}"', "=", ' : "memory"', ""
-    )
-
-
-def _load_text(cache: str, words: int, bits: int) -> str:
-    several, into = (f"v{words}." if words > 1 else "", ", ".join(f"%{n}" for n in range(words)))
-    return f"ld.global{cache}.{several}u{bits} {{{into}}}, [%{words}];"
-
-
-def _load_helper(name: str, words: int, bits: int, text: str, use: str, more: str, parameters: str) -> str:
-    kind, suffix = ("uint", "") if bits == 32 else ("ushort", "_pairs")
+    name, kind = ("cuts_guarded", "uint") if bits == 32 else ("cuts_guarded_pairs", "ushort")
     parts = [f"v.{c}" for c in "xyzw"[:words]]
-    out = ", ".join(f'"{use}{"r" if bits == 32 else "h"}"({part})' for part in parts)
-    head = f"{_DEVICE} void {name}{suffix}{words}({kind}{words}& v, const void* s{parameters}) {{"
-    return f'{head}\n  {text} : {out} : "l"(s){more});\n}}'
+    several, into = (f"v{words}." if words > 1 else "", ", ".join(f"%{n}" for n in range(words)))
+    text = f"{{.reg .pred p; setp.ne.b32 p, %{words + 1}, 0; @p ld.global.nc.{several}u{bits} {{{into}}}, [%{words}];}}"
+    out = ", ".join(f'"+{"r" if bits == 32 else "h"}"({part})' for part in parts)
+    head = f"{_DEVICE} void {name}{words}({kind}{words}& v, const void* s, bool ok) {{"
+    return f'{head}\n  asm("{text}" : {out} : "l"(s), "r"((int)ok));\n}}'
 
 
 _DEVICE, _INLINE = "static __device__ __forceinline__", "static inline"
@@ -116,8 +101,6 @@ _CUDA_HELPERS = (
         **dict(cuda_floats8(_DEVICE)),
         **{f"cuts_guarded{words}": _guarded_load(words, 32) for words in (1, 2, 4)},
         **{f"cuts_guarded_pairs{words}": _guarded_load(words, 16) for words in (1, 2, 4)},
-        **{f"cuts_early{words}": _early_load(words, 32) for words in (1, 2, 4)},
-        **{f"cuts_early_pairs{words}": _early_load(words, 16) for words in (1, 2, 4)},
         **addition_helpers(_DEVICE),
         **extreme_helpers(_DEVICE),
         **packed_conversions(_DEVICE),

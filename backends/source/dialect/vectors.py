@@ -17,7 +17,7 @@ class Vectors:
     ({p} pointer, {i} element, {vector} that type, {space} qualifier, {words}, {values} parts). `elements` extract the
     elements of part `{x}.{c}`, `word` makes a part of as many values. `guarded`, if present, loads to {x} from global
     memory if {ok}: as one instruction, as a compiler may make a branch of a condition, after which threads wait for
-    each load separately. `early` loads to {x} where it stands.
+    each load separately.
     """
 
     type: str
@@ -27,7 +27,6 @@ class Vectors:
     word: str = "{0}"
     names: Sequence[str] = "xyzw"
     guarded: str = ""
-    early: str = ""
 
     @property
     def per_word(self) -> int:
@@ -66,28 +65,23 @@ _OPENCL_STORE = "*({space}{vector}*)(&{p}[{i}]) = ({vector})({values});"
 _COMPONENTS = tuple(f"s{n:x}" for n in range(16))
 
 
-def _in_place(kind: str) -> dict[str, str]:
-    """Return the texts of loads that compilers leave as they are."""
-    load = f"cuts_{{}}{kind}{{{{words}}}}({{{{x}}}}, &{{{{p}}}}[{{{{i}}}}]{{}});"
-    return {"guarded": load.format("guarded", ", {ok}"), "early": load.format("early", "")}
-
-
 def _cuda_halves(name: str) -> Vectors:
     elements = (f"cuts_low_{name}({{x}}.{{c}})", f"cuts_high_{name}({{x}}.{{c}})")
-    return Vectors("uint{words}", _CUDA_LOAD, _CUDA_STORE, elements, f"cuts_pack_{name}({{0}}, {{1}})", **_in_place(""))
+    guarded = "cuts_guarded{words}({x}, &{p}[{i}], {ok});"
+    return Vectors("uint{words}", _CUDA_LOAD, _CUDA_STORE, elements, f"cuts_pack_{name}({{0}}, {{1}})", guarded=guarded)
 
 
 def _cuda_bytes(name: str) -> Vectors:
     elements = (f"cuts_low_{name}({{x}}.{{c}})", f"cuts_high_{name}({{x}}.{{c}})")
-    pack = f"cuts_pair_{name}({{0}}, {{1}})"
-    return Vectors("ushort{words}", _CUDA_LOAD, _CUDA_STORE, elements, pack, **_in_place("_pairs"))
+    pack, guarded = f"cuts_pair_{name}({{0}}, {{1}})", "cuts_guarded_pairs{words}({x}, &{p}[{i}], {ok});"
+    return Vectors("ushort{words}", _CUDA_LOAD, _CUDA_STORE, elements, pack, guarded=guarded)
 
 
 def _cuda_integers(kind: str) -> Vectors:
     """Return vectors of integers of a byte, four in a word."""
     elements = tuple(f"(({kind})({{x}}.{{c}}{f' >> {8 * k}' if k else ''}))" for k in range(4))
     word = " | ".join(f"(unsigned int)(unsigned char)({{{k}}}){f' << {8 * k}' if k else ''}" for k in range(4))
-    return Vectors("uint{words}", _CUDA_LOAD, _CUDA_STORE, elements, word, **_in_place(""))
+    return Vectors("uint{words}", _CUDA_LOAD, _CUDA_STORE, elements, word)
 
 
 CUDA_VECTORS: Mapping[str, Vectors] = {

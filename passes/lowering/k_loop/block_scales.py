@@ -67,8 +67,8 @@ def scaled_sums(
     locals_: Sequence[Var],
     staged: Mapping[Expr, Value],
     covered: Mapping[Expr, frozenset[Var]],
-) -> tuple[list[Root], Accumulate]:
-    """Return the roots before a K block's accumulation, and that.
+) -> tuple[Root, ...]:
+    """Return the roots of a K block's accumulation, itself last.
 
     Scales multiply sums of a thread's vectors:
 
@@ -77,7 +77,7 @@ def scaled_sums(
     scales, block = block_scales(reduction.body, reduction.reduce)
     width = state.frame.schedule.row_vector
     if not block or width == 1 or block % width or reduction.combine != "sum":
-        return [], accumulate(state, reduction, binding, locals_, staged, covered)
+        return (accumulate(state, reduction, binding, locals_, staged, covered),)
     share, (vector, element) = row_share(state.frame, locals_[0])
     rest = (part for part in factors(reduction.body) if part not in scales)
     plain = evolve(reduction, body=reduce(lambda a, b: call("mul", a, b), rest))
@@ -86,24 +86,23 @@ def scaled_sums(
     name, at = f"{reduction.name}.vector", (*added.at, *map(as_index, over))
     begin = state.initialise(reduction)
     place = substitute(share.value, {element: 0} if over else {element: 0, vector: 0})
-    held = held_scales(state, reduction, scale_values(state, reduction, binding, staged, locals_[0], place), over)
-    parts = [RegisterRead(name, at, added.dtype), *(RegisterRead(w.name, w.at, w.dtype) for w in held)]
-    begin = evolve(begin, name=name, shape=(*begin.shape, *(v.extent for v in over)))
-    total = Accumulate(added.name, added.at, "sum", multiply_scales(parts, added.dtype), over, added.dtype)
-    return [begin, *held, evolve(added, name=name, at=at, over=(element,))], total
+    values = scale_values(state, reduction, binding, staged, locals_[0], place)
+    scaled = multiply_scales((RegisterRead(name, at, added.dtype), *values), added.dtype)
+    return (
+        evolve(begin, name=name, shape=(*begin.shape, *(v.extent for v in over))),
+        evolve(added, name=name, at=at, over=(element,)),
+        Accumulate(added.name, added.at, "sum", scaled, over, added.dtype),
+    )
 
 
-def held_scales(
-    state: SegmentState, reduction: Reduction, scales: Sequence[Value], over: Sequence[Var] = ()
-) -> tuple[RegisterWrite, ...]:
-    """Return the register writes of a K block's or a vector's scales."""
+def held_scales(state: SegmentState, reduction: Reduction, scales: Sequence[Value]) -> tuple[RegisterWrite, ...]:
+    """Return the register writes of a K block's scales."""
     tiles = dict(zip(state.frame.tiles, state.frame.schedule.dims, strict=True))
     found = list[RegisterWrite]()
     for number, scale in enumerate(scales):
         used = {v for node in post_order([scale]) if isinstance(node, Load) for v in variables(node.address)}
         along = [tile for tile in tiles if tile in used]
-        at = (*map(as_index, (*along, *over)),) or (Index(),)
-        shape = (*(tiles[t].thread for t in along), *(v.extent for v in over)) or (1,)
+        at, shape = tuple(map(as_index, along)) or (Index(),), tuple(tiles[t].thread for t in along) or (1,)
         found.append(RegisterWrite(f"{reduction.name}.scale{number}", at, shape, scale, scale.dtype))
     return tuple(found)
 
