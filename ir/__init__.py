@@ -285,6 +285,7 @@ if TYPE_CHECKING:
         key_bits,
         radix_words,
         sorts_by_radix,
+        summed_axes,
         walked_row,
     )
     from .segment import (

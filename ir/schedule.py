@@ -14,8 +14,8 @@ from typing import Any
 
 from attrs import frozen
 
-from .affine import Var
-from .segment import SCAN_MODES, Reduction, Segment
+from .affine import Var, variables
+from .segment import SCAN_MODES, Output, Reduction, Segment
 from .traversal import expr_variables, reads
 from .types import DType
 
@@ -212,11 +212,17 @@ def walked_row(segment: Segment) -> Var | None:
     scans, others = ([r for r in segment.reductions if bool(r.along) is along] for along in (True, False))
     kinds = {(r.reduce, SCAN_MODES.get(r.along, ("",))[0]) for r in scans}
     row, direction = next(iter(kinds)) if len(kinds) == 1 else ((), "")
-    if direction == "" or len(row) != 1 or any(o.extra != row or o.across or o.into for o in segment.outputs):
+    if direction == "" or len(row) != 1 or any(o.extra != row or o.into for o in segment.outputs):
         return None
     names = {r.name for r in scans}
     fixed = all({*row}.isdisjoint({*r.reduce, *expr_variables(r.body)}) for r in others)
     return row[0] if fixed and not any(r.tensor in names for o in others for r in reads(o.body)) else None
+
+
+def summed_axes(segment: Segment, output: Output) -> tuple[Var, ...]:
+    """Return the axes whose instances an output along a walked row sums."""
+    kept = frozenset[Var]().union(*map(variables, output.write))
+    return tuple(a for a in segment.axes if a.extent > 1 and a not in kept) if output.across else ()
 
 
 # ---- sorts of rows that lanes hold

@@ -216,6 +216,9 @@ class LaneReduce:
     `vector` neighbours at a time, and each element becomes the combination of those before or after it; or, in an order
     (`ir.segment.SORT_ORDERS`), the place of the element of `keys` that comes there. The `extent` keys are held so, too;
     elements are needed from the first of `ranks` to the second. A cluster's `blocks` write to `place` of `PEERS`.
+
+    With a `stride`, the threads lie so far apart, and combine the first `extent` values of the last number of `shape`.
+    Each of them gets a part of these, in order, the first one all where they stay `whole`.
     """
 
     name: str
@@ -230,6 +233,8 @@ class LaneReduce:
     ranks: tuple[int, ...] = ()
     blocks: int = 1
     place: int = 0
+    stride: int = 0
+    whole: bool = False
 
 
 Root: TypeAlias = Union[

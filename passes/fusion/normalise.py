@@ -116,7 +116,7 @@ class _Normaliser:
         for number, statement in enumerate(needed):
             values = places.of[number]
             if column := self.columns.get(statement.target):
-                check_column(statement, column, values, places.axes)
+                check_column(statement, column, values, places.axes, bool(self.held.along))
             elif statement.combine:
                 self._check_reduction(statement, values, places)
                 self._reduce(statement, values, inliner, places, reductions, registers)
@@ -265,6 +265,8 @@ class _Normaliser:
         write = tuple(substitute(w, values) for w in statement.write)
         limit = self.held.limits.get(statement.target)
         named = (*write, *([values[limit[0]]] if limit else []))
+        if statement.target in self.columns and self.held.along:  # a sum along rows, too, names no element of them
+            named = (*write, *values.values())
         used = frozenset().union(*map(variables, named)) - set(places.axes)
         extra = tuple(v for v in _in_order(statement, values) if v in used)
         if not statement.combine and reductions:

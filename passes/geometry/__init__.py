@@ -70,6 +70,7 @@ from .row_sharing import (
     shareable_loops,
     shifted_score,
     split_divisor,
+    summed_dims,
     walked_loop,
     walks_rows,
     weighs_scores_alone,

@@ -36,6 +36,7 @@ from ...ir import (
     guarded_read,
     reads,
     stored_factor,
+    summed_axes,
     walked_row,
 )
 from .matrix_instructions import mma_operands
@@ -205,6 +206,13 @@ def walked_loop(segment: Segment, loops: Sequence[tuple[Var, ...]]) -> int:
     """Return the position of the loop over a walked row, or -1."""
     row = walked_row(segment)
     return -1 if row is None else [*loops].index((row,))
+
+
+def summed_dims(segment: Segment, dims: Sequence[tuple[Var, ...]]) -> tuple[int, ...]:
+    """Return the positions of dims along which outputs beside walked rows sum instances."""
+    sums = segment.column_sums if walked_row(segment) is not None else ()
+    axes = {a for output in sums for a in summed_axes(segment, output)}
+    return tuple(d for d, dim in enumerate(dims) if not axes.isdisjoint(dim))
 
 
 # ---- chains in registers

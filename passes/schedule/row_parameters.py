@@ -85,6 +85,23 @@ def check_rows_walked(sizes: ScheduleSizes) -> Iterator[Finding]:
         yield np.greater(ahead, MAX_ELEMENTS_AHEAD), "{} elements of walked rows are loaded ahead", ahead
 
 
+def check_sums_whole(sizes: ScheduleSizes) -> Iterator[Finding]:
+    """A block sums all instances along a dim.
+
+    The lanes of a warp share the elements of a K block evenly."""
+    for part in (p for p in sizes.parts if p.structure.summed):
+        lanes: Count = 1
+        for d in part.structure.summed:
+            extent, count = prod(a.extent for a in part.structure.dims[d]), part.counts[d]
+            text = "dim {}: a block of {} sums, not all of {}"
+            yield np.less(part.block[d], extent), text, axes_text(part.structure.dims[d]), part.block[d], extent
+            lanes = lanes * np.minimum(count, sizes.target.warp_size)
+        chunk, odd = part.block_k[part.structure.walked], np.bool_(False)
+        for count in part.counts:
+            odd = odd | np.not_equal(count & (count - 1), 0)
+        yield odd | np.not_equal(chunk % np.maximum(lanes, 1), 0), "{} lanes share {} elements of walked rows", lanes, chunk
+
+
 def check_clusters(sizes: ScheduleSizes) -> Iterator[Finding]:
     """All threads of a cluster hold a part of its rows."""
     for segment, part in zip(sizes.group.segments, sizes.parts, strict=True):

@@ -18,6 +18,7 @@ from attrs import evolve, field, frozen
 
 from ...ir import (
     FusedGroup,
+    Output,
     Segment,
     Target,
     Var,
@@ -28,7 +29,9 @@ from ...ir import (
     longest_vector,
     owned_axes,
     required_streamed_axis,
+    summed_axes,
     tensors_read,
+    variables,
     walked_row,
 )
 from ..geometry import (
@@ -48,6 +51,7 @@ from ..geometry import (
     multiplies_one_row,
     part_rows,
     scatter_tile_dim,
+    summed_dims,
     walked_loop,
     whole_dims,
     whole_loops,
@@ -61,6 +65,8 @@ from .row_parameters import SHUFFLED_BYTES
 from .schedule_parameters import fit_parameters, launch_parameters, segment_parameters, thin_parameters
 from .staging_parameters import stageable_operands
 
+#: Most instances of walked rows that a block sums.
+MAX_SUMMED_INSTANCES = 4096
 #: Elements of a row that a thread always has registers for.
 HELD_IN_REGISTERS = 8
 
@@ -138,9 +144,10 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
         whole = () if written else whole_loops(segment, reduces)
         streams = bool(written) and can_stream_rows(group)
         caches_rows = not whole and not written and _may_cache_rows(group, segment, loops, target)
-        rows = part_rows(segment, group)
+        walks = walked_row(segment) is not None and not written and not reads_shared
+        rows = 0 if walks else part_rows(segment, group)
         if segment.column_sums and not rows:
-            return []
+            return _walked_sums(segment, loops, reduces) if walks else []
         template = SegmentTemplate(
             dims, loops, reduces, none, reduction_threads=True, shared=written, whole=whole, part_rows=rows
         )
@@ -149,7 +156,7 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
             if any(map(is_recurrence, segment.reductions))
             else [evolve(template, caches_rows=caches_rows, streams=streams)]
         )
-        if walked_row(segment) is not None and not written and not reads_shared:
+        if walks:
             walked = walked_loop(segment, loops)
             found += [SegmentTemplate(d, loops, reduces, none, walked=walked) for d in _pointwise_dims(segment)]
         if not whole and not written and _may_share_rows(group, segment, loops, target):
@@ -161,6 +168,28 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
     if written or reads_shared:  # no others are worth a comparison with matrix instructions
         return [*box_mma_templates(group, position, target)] or found
     return [*found, *mma_templates(group, segment, target)]
+
+
+def _walked_sums(
+    segment: Segment, loops: tuple[tuple[Var, ...], ...], reduces: tuple[tuple[int, ...], ...]
+) -> list[SegmentTemplate]:
+    """Return the template of sums over instances beside walked rows: a block has all terms of a sum."""
+    (row,) = segment.column_sums[0].extra
+    own = [frozenset(summed_axes(segment, output)) for output in segment.column_sums]
+    several = any(
+        axes for axes, o in zip(own, segment.column_sums, strict=True) if row not in _written_variables(o)
+    )
+    if several or prod(a.extent for a in frozenset[Var]().union(*own)) > MAX_SUMMED_INSTANCES:
+        return []
+    kinds = {axis: tuple(axis in axes for axes in own) for axis in segment.axes}
+    dims = tuple(tuple(run) for _, run in groupby(segment.axes, key=lambda axis: kinds[axis]))
+    none = tuple(() for _ in reduces)
+    return [SegmentTemplate(dims, loops, reduces, none, walked=walked_loop(segment, loops),
+                            summed=summed_dims(segment, dims))]  # fmt: skip
+
+
+def _written_variables(output: Output) -> frozenset[Var]:
+    return frozenset[Var]().union(*map(variables, output.write))
 
 
 def _privatised_templates(group: FusedGroup, segment: Segment, target: Target) -> list[SegmentTemplate]:
