@@ -65,8 +65,8 @@ from .row_parameters import SHUFFLED_BYTES
 from .schedule_parameters import fit_parameters, launch_parameters, segment_parameters, thin_parameters
 from .staging_parameters import stageable_operands
 
-#: Most instances of walked rows that a block sums.
-MAX_SUMMED_INSTANCES = 4096
+#: Most instances of walked rows along a dim that a block sums.
+MAX_SUMMED_INSTANCES = 128
 #: Elements of a row that a thread always has registers for.
 HELD_IN_REGISTERS = 8
 
@@ -179,10 +179,11 @@ def _walked_sums(
     several = any(
         axes for axes, o in zip(own, segment.column_sums, strict=True) if row not in _written_variables(o)
     )
-    if several or prod(a.extent for a in frozenset[Var]().union(*own)) > MAX_SUMMED_INSTANCES:
-        return []
     kinds = {axis: tuple(axis in axes for axes in own) for axis in segment.axes}
     dims = tuple(tuple(run) for _, run in groupby(segment.axes, key=lambda axis: kinds[axis]))
+    longest = max((prod(a.extent for a in dims[d]) for d in summed_dims(segment, dims)), default=1)
+    if several or longest > MAX_SUMMED_INSTANCES:
+        return []
     none = tuple(() for _ in reduces)
     return [SegmentTemplate(dims, loops, reduces, none, walked=walked_loop(segment, loops),
                             summed=summed_dims(segment, dims))]  # fmt: skip
