@@ -7,10 +7,11 @@ from math import prod
 
 import numpy as np
 
-from ...ir import Target
+from ...ir import Target, summed_axes
 from ..geometry import (
     ROW_CACHE_UNITS,
     Count,
+    Geometry,
     ScheduleParameter,
     SegmentTemplate,
     can_stream_rows,
@@ -89,17 +90,25 @@ def check_sums_whole(sizes: ScheduleSizes) -> Iterator[Finding]:
     """A block sums all instances along a dim.
 
     The lanes of a warp share the elements of a K block evenly."""
-    for part in (p for p in sizes.parts if p.structure.summed):
-        lanes: Count = 1
+    for segment, part in zip(sizes.group.segments, sizes.parts, strict=True):
+        dims = part.structure.dims
         for d in part.structure.summed:
-            extent, count = prod(a.extent for a in part.structure.dims[d]), part.counts[d]
+            extent = prod(a.extent for a in dims[d])
             text = "dim {}: a block of {} sums, not all of {}"
-            yield np.less(part.block[d], extent), text, axes_text(part.structure.dims[d]), part.block[d], extent
-            lanes = lanes * np.minimum(count, sizes.target.warp_size)
-        chunk, odd = part.block_k[part.structure.walked], np.bool_(False)
-        for count in part.counts:
-            odd = odd | np.not_equal(count & (count - 1), 0)
-        yield odd | np.not_equal(chunk % np.maximum(lanes, 1), 0), "{} lanes share {} elements of walked rows", lanes, chunk
+            yield np.less(part.block[d], extent), text, axes_text(dims[d]), part.block[d], extent
+        for output in segment.column_sums if part.structure.summed else ():
+            axes = {*summed_axes(segment, output)}
+            lanes = product(summed_lanes(part, d, sizes.target) for d, dim in enumerate(dims) if axes & {*dim})
+            chunk, even = part.block_k[part.structure.walked], np.bool_(True)
+            for count in part.counts:
+                even = even & np.equal(count & (count - 1), 0)
+            uneven = np.logical_not(even) | np.not_equal(chunk % np.maximum(lanes, 1), 0)
+            yield uneven, "{} lanes share {} elements of walked rows", lanes, chunk
+
+
+def summed_lanes(part: Geometry, d: int, target: Target) -> Count:
+    """Return the lanes of a warp along a dim."""
+    return np.minimum(part.counts[d], np.maximum(1, target.warp_size // product(part.counts[d + 1 :])))
 
 
 def check_clusters(sizes: ScheduleSizes) -> Iterator[Finding]:
