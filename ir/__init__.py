@@ -286,6 +286,7 @@ if TYPE_CHECKING:
         radix_words,
         sorts_by_radix,
         summed_axes,
+        sums_row,
         walked_row,
     )
     from .segment import (

@@ -219,6 +219,11 @@ def walked_row(segment: Segment) -> Var | None:
     return row[0] if fixed and not any(r.tensor in names for o in others for r in reads(o.body)) else None
 
 
+def sums_row(output: Output) -> bool:
+    """Return whether a sum over instances is one along their rows, too."""
+    return bool(output.across) and not any({*output.extra} & variables(index) for index in output.write)
+
+
 def summed_axes(segment: Segment, output: Output) -> tuple[Var, ...]:
     """Return the axes whose instances an output along a walked row sums."""
     kept = frozenset[Var]().union(*map(variables, output.write))

@@ -60,6 +60,7 @@ from .row_sharing import (
     RegisterChain,
     cached_reads,
     can_stream_rows,
+    dims_of_sum,
     drop_conversions,
     is_register_chain,
     is_row_maximum,

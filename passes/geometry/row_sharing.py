@@ -25,6 +25,7 @@ from ...ir import (
     Cast,
     Expr,
     FusedGroup,
+    Output,
     Read,
     Reduction,
     Segment,
@@ -211,7 +212,12 @@ def walked_loop(segment: Segment, loops: Sequence[tuple[Var, ...]]) -> int:
 def summed_dims(segment: Segment, dims: Sequence[tuple[Var, ...]]) -> tuple[int, ...]:
     """Return the positions of dims along which outputs beside walked rows sum instances."""
     sums = segment.column_sums if walked_row(segment) is not None else ()
-    axes = {a for output in sums for a in summed_axes(segment, output)}
+    return tuple(sorted({d for output in sums for d in dims_of_sum(segment, output, dims)}))
+
+
+def dims_of_sum(segment: Segment, output: Output, dims: Sequence[tuple[Var, ...]]) -> tuple[int, ...]:
+    """Return the positions of dims along which an output beside walked rows sums instances."""
+    axes = {*summed_axes(segment, output)}
     return tuple(d for d, dim in enumerate(dims) if not axes.isdisjoint(dim))
 
 

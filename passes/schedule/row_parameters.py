@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from ...ir import Target, summed_axes
+from ...ir import Target
 from ..geometry import (
     ROW_CACHE_UNITS,
     Count,
@@ -16,6 +16,7 @@ from ..geometry import (
     SegmentTemplate,
     can_stream_rows,
     ceil_div,
+    dims_of_sum,
     is_register_chain,
     next_power,
     powers,
@@ -97,8 +98,7 @@ def check_sums_whole(sizes: ScheduleSizes) -> Iterator[Finding]:
             text = "dim {}: a block of {} sums, not all of {}"
             yield np.less(part.block[d], extent), text, axes_text(dims[d]), part.block[d], extent
         for output in segment.column_sums if part.structure.summed else ():
-            axes = {*summed_axes(segment, output)}
-            lanes = product(summed_lanes(part, d, sizes.target) for d, dim in enumerate(dims) if axes & {*dim})
+            lanes = product(summed_lanes(part, d, sizes.target) for d in dims_of_sum(segment, output, dims))
             chunk, even = part.block_k[part.structure.walked], np.bool_(True)
             for count in part.counts:
                 even = even & np.equal(count & (count - 1), 0)

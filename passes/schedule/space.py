@@ -18,7 +18,6 @@ from attrs import evolve, field, frozen
 
 from ...ir import (
     FusedGroup,
-    Output,
     Segment,
     Target,
     Var,
@@ -30,8 +29,8 @@ from ...ir import (
     owned_axes,
     required_streamed_axis,
     summed_axes,
+    sums_row,
     tensors_read,
-    variables,
     walked_row,
 )
 from ..geometry import (
@@ -174,11 +173,8 @@ def _walked_sums(
     segment: Segment, loops: tuple[tuple[Var, ...], ...], reduces: tuple[tuple[int, ...], ...]
 ) -> list[SegmentTemplate]:
     """Return the template of sums over instances beside walked rows: a block has all terms of a sum."""
-    (row,) = segment.column_sums[0].extra
     own = [frozenset(summed_axes(segment, output)) for output in segment.column_sums]
-    several = any(
-        axes for axes, o in zip(own, segment.column_sums, strict=True) if row not in _written_variables(o)
-    )
+    several = any(axes for axes, o in zip(own, segment.column_sums, strict=True) if sums_row(o))
     kinds = {axis: tuple(axis in axes for axes in own) for axis in segment.axes}
     dims = tuple(tuple(run) for _, run in groupby(segment.axes, key=lambda axis: kinds[axis]))
     longest = max((prod(a.extent for a in dims[d]) for d in summed_dims(segment, dims)), default=1)
@@ -187,10 +183,6 @@ def _walked_sums(
     none = tuple(() for _ in reduces)
     return [SegmentTemplate(dims, loops, reduces, none, walked=walked_loop(segment, loops),
                             summed=summed_dims(segment, dims))]  # fmt: skip
-
-
-def _written_variables(output: Output) -> frozenset[Var]:
-    return frozenset[Var]().union(*map(variables, output.write))
 
 
 def _privatised_templates(group: FusedGroup, segment: Segment, target: Target) -> list[SegmentTemplate]:

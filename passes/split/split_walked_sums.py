@@ -31,7 +31,7 @@ from ...ir import (
     substitute_expr,
     substitute_guards,
     summed_axes,
-    variables,
+    sums_row,
 )
 from .split_reduction import free_name, free_tensor, group_part
 
@@ -59,7 +59,7 @@ def split_walked_sums(group: FusedGroup, parts: int) -> tuple[FusedGroup, ...] |
     outputs, totals = list[Output](), dict[tuple[tuple[int, ...], ...], list[tuple[Output, str]]]()
     for output in segment.outputs:
         over = tuple(p for axis in summed_axes(segment, output) for p in pieces[axis])
-        over = tuple(p for p in over if p not in inner or _is_along(output))
+        over = tuple(p for p in over if p not in inner or sums_row(output))
         if not over:
             outputs.append(output)
             continue
@@ -94,7 +94,7 @@ def _total(group: FusedGroup, sums: Sequence[tuple[Output, str]], types: Mapping
 
 def _divide_axes(segment: Segment, size: int) -> tuple[dict[Var, tuple[Var, ...]], set[Var]]:
     """Return the parts of each axis, and those that a block with `size` instances of a sum has whole."""
-    summed = {a for o in segment.column_sums if not _is_along(o) for a in summed_axes(segment, o)}
+    summed = {a for o in segment.column_sums if not sums_row(o) for a in summed_axes(segment, o)}
     pieces, inner = dict[Var, tuple[Var, ...]](), set[Var]()
     for axis in reversed(segment.axes):
         pieces[axis] = (axis,)
@@ -119,11 +119,11 @@ def _substitute(divided: Segment, pieces: Mapping[Var, tuple[Var, ...]], segment
     moved = {a: as_index(p[0]) * p[1].extent + p[1] for a, p in pieces.items() if len(p) > 1}
     own = {r.name: tuple(map(as_index, (*divided.axes, *(r.reduce if r.along else ())))) for r in segment.reductions}
 
+    def leaf(node: Expr) -> Expr:
+        return evolve(node, indices=own[node.tensor]) if isinstance(node, Read) and node.tensor in own else node
+
     def body(expr: Expr) -> Expr:
-        found = substitute_expr(expr, moved)
-        held = (lambda node: evolve(node, indices=own[node.tensor])
-                if isinstance(node, Read) and node.tensor in own else node)  # fmt: skip
-        return rebuild(found, held)
+        return rebuild(substitute_expr(expr, moved), leaf)
 
     reductions = tuple(evolve(r, body=body(r.body)) for r in divided.reductions)
     outputs = (
@@ -138,12 +138,7 @@ def _with_axes(kind: TensorType, axes: Sequence[Var], segment: Segment) -> Tenso
     return evolve(kind, shape=(*(a.extent for a in axes), *kind.shape[len(segment.axes) :]))
 
 
-def _is_along(output: Output) -> bool:
-    """Return whether a sum over instances is one along the row, too."""
-    return bool(output.across) and not any(v in variables(w) for w in output.write for v in output.extra)
-
-
 def _extent(segment: Segment, along: bool) -> int:
     """Return the instances of sums, with those of sums along the row if wanted."""
-    sums = (o for o in segment.column_sums if along or not _is_along(o))
+    sums = (o for o in segment.column_sums if along or not sums_row(o))
     return prod(a.extent for a in {a for o in sums for a in summed_axes(segment, o)})

@@ -32,8 +32,11 @@ def selective_scan(kind: DType, shape: tuple[int, int, int], steps: int, backwar
     first = f"inside(1 <= r0 < {steps})"
     state = held if sums is kind else f"{kind}({held})"
     number = "" if kind is DType.F32 else f":{kind}"
-    body = (f"0.5{number} * x[r0, i0, i1]" if backwards else
-            f"tanh(x[r0, i0, i1] * a[i1, i2]) * select({first}, {state}, 0.0{number}) + x[r0, i0, i1] * g[r0, i0, i2]")
+    body = (
+        f"0.5{number} * x[r0, i0, i1]"
+        if backwards
+        else f"tanh(x[r0, i0, i1] * a[i1, i2]) * select({first}, {state}, 0.0{number}) + x[r0, i0, i1] * g[r0, i0, i2]"
+    )
     return verify_group(parse_ir(f"""
         var i0 < {batches}, i1 < {width}, i2 < {states}, r0 < {steps}
         group {{
@@ -85,7 +88,9 @@ def test_blocks_sum_walked_instances(kind: DType, shape: tuple[int, int, int], s
 
 
 @needs_cuda
-@pytest.mark.parametrize(("kind", "shape", "steps", "backwards"), [*CASES, (DType.F32, (2, 64, 16), 64, False)], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "shape", "steps", "backwards"), [*CASES, (DType.F32, (2, 64, 16), 64, False)], ids=str
+)
 def test_a_gpu_sums_walked_instances(kind: DType, shape: tuple[int, int, int], steps: int, backwards: bool) -> None:
     group = selective_scan(kind, shape, steps, backwards)
     for schedule in schedules(group, 6, evolve(GPU)):

@@ -36,9 +36,9 @@ from ....ir import (
     as_index,
     linearise,
     substitute,
-    summed_axes,
-    variables,
+    sums_row,
 )
+from ...geometry import dims_of_sum
 from ..index_values import Context, resolve, strides_of, value_of
 from ..layout import AxisBinding
 from ..outputs import column_register
@@ -56,14 +56,13 @@ class WalkedSum:
     @property
     def along(self) -> bool:
         """Return whether the sum is along the row, too."""
-        (row,) = self.output.extra
-        return not any(row in variables(index) for index in self.output.write)
+        return sums_row(self.output)
 
     @property
     def summed(self) -> tuple[int, ...]:
         """Positions of the dims that are summed."""
-        axes = {*summed_axes(self.state.frame.segment, self.output)}
-        return tuple(d for d, dim in enumerate(self.state.frame.schedule.dims) if axes & {*dim.axes})
+        frame = self.state.frame
+        return dims_of_sum(frame.segment, self.output, [dim.axes for dim in frame.schedule.dims])
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -133,7 +132,6 @@ class WalkedSum:
     def store(self, number: int, block: Index, place: Index, guards: Sequence[Guard]) -> Store:
         """Return the store of one sum, an element of the K block at a place."""
         frame, held = self.state.frame, self.register(Index(number))
-        (row,) = self.output.extra
         backwards = any(SCAN_MODES[r.along][0] for r in frame.segment.reductions if r.along)
         place = as_index(self.dim.block_k - 1) - place if backwards else place
         local = Var(f"{frame.prefix}w", 1)
