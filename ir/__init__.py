@@ -285,8 +285,6 @@ if TYPE_CHECKING:
         key_bits,
         radix_words,
         sorts_by_radix,
-        summed_axes,
-        sums_row,
         walked_row,
     )
     from .segment import (

@@ -14,8 +14,8 @@ from typing import Any
 
 from attrs import frozen
 
-from .affine import Var, variables
-from .segment import SCAN_MODES, Output, Reduction, Segment
+from .affine import Var
+from .segment import SCAN_MODES, Reduction, Segment
 from .traversal import expr_variables, reads
 from .types import DType
 
@@ -217,17 +217,6 @@ def walked_row(segment: Segment) -> Var | None:
     names = {r.name for r in scans}
     fixed = all({*row}.isdisjoint({*r.reduce, *expr_variables(r.body)}) for r in others)
     return row[0] if fixed and not any(r.tensor in names for o in others for r in reads(o.body)) else None
-
-
-def sums_row(output: Output) -> bool:
-    """Return whether a sum over instances is one along their rows, too."""
-    return bool(output.across) and not any({*output.extra} & variables(index) for index in output.write)
-
-
-def summed_axes(segment: Segment, output: Output) -> tuple[Var, ...]:
-    """Return the axes whose instances an output along a walked row sums."""
-    kept = frozenset[Var]().union(*map(variables, output.write))
-    return tuple(a for a in segment.axes if a.extent > 1 and a not in kept) if output.across else ()
 
 
 # ---- sorts of rows that lanes hold

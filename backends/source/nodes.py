@@ -44,7 +44,7 @@ from .atomics import print_atomic_update
 from .ctext import call_text, number_text
 from .dialect import BEGINS, HELD_ROWS, OF_SUMS
 from .index_ctext import guard_text, index_text
-from .lanes import DistantLanes, LaneCombination, LaneScan, LaneSelect, LaneSort, radix_printer
+from .lanes import LaneCombination, LaneScan, LaneSelect, LaneSort, StridedLanes, radix_printer
 from .values import ValuePrinter
 
 
@@ -293,7 +293,7 @@ class NodePrinter(ValuePrinter):
         elif node.along:
             LaneScan(node, self.names, self.out).print()
         elif node.stride:
-            DistantLanes(node, self.names, self.out).print()
+            StridedLanes(node, self.names, self.out).print()
         else:
             LaneCombination(self.names, self.out).print((node, *others))
 

@@ -213,12 +213,9 @@ class LaneReduce:
     """Combine the values of the `threads` threads that share an instance.
 
     With `along` (`ir.segment.SCAN_MODES`), threads hold elements of a row, the last number of `shape` of an instance,
-    `vector` neighbours at a time, and each element becomes the combination of those before or after it; or, in an order
-    (`ir.segment.SORT_ORDERS`), the place of the element of `keys` that comes there. The `extent` keys are held so, too;
-    elements are needed from the first of `ranks` to the second. A cluster's `blocks` write to `place` of `PEERS`.
-
-    With a `stride`, the threads lie so far apart, and combine the first `extent` values of the last number of `shape`.
-    Each of them gets a part of these, in order, the first one all where they stay `whole`.
+    `vector` neighbours at a time, each of which becomes the combination of those before or after it; or, in an order
+    (`ir.segment.SORT_ORDERS`), the place of one of `extent` elements of `keys`, of those from the first of `ranks` on.
+    A cluster's `blocks` write to `place` of `PEERS`. With a `stride`, threads get parts of `extent` values, or `whole`.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Joins peeled iterations to the rows of their loop.
 
 An iteration that differs from the others is peeled. In the adjoint of a recurrence it is the first one, which reads a
-row that does not exist. Where it does what the loop does with zeros outside, it becomes one of its iterations again:
+row that does not exist. Where it equals the loop's body with zeros outside, it becomes one of its iterations again:
 
     d_3[n] = g[3, n] * c[n] + 0;   d[3, n] = d_3[n];   d[2 - t, n] = g[2 - t, n] * c[n] + a[3 - t, n] * d[3 - t, n]
       ->   d[3 - t, n] = g[3 - t, n] * c[n] + (a[4 - t, n] outside 0) * (d[4 - t, n] outside 0)
@@ -27,7 +27,7 @@ from ...ir import (
 
 
 def join_peeled_rows(program: Program) -> Program:
-    """Return an equal program whose peeled rows are those of loops, where they are like them."""
+    """Return an equal program with peeled rows in their loops."""
     program = _write_in_place(program)
     statements = [*program.statements]
     for first in [s for s in statements if s.write and s.write[0].is_const and s.is_pointwise and s.step is None]:
@@ -90,7 +90,7 @@ def _join(first: Statement, rest: Statement, program: Program) -> Statement | No
 
 
 def _are_axes(statement: Statement) -> bool:
-    """Return whether each dim behind the first one is an axis, or one element."""
+    """Return whether each dim after the first is an axis, or constant."""
     axes = {as_index(a) for a in statement.axes}
     return all(w in axes or w.is_const for w in statement.write[1:])
 

@@ -286,7 +286,7 @@ def place_column(
 def check_column(
     statement: Statement, column: ColumnSum, values: Mapping[Var, Index], axes: Sequence[Var], along: bool
 ) -> None:
-    """Raise `FusionError` where a column sum lacks terms of instances, `along` rows those of elements."""
+    """Raise `FusionError` where a column sum lacks terms of instances."""
     reduced, kept = statement.axes[: column.reduced], statement.axes[column.reduced :]
     onto = [p for p in axes if p.extent > 1]
     if along:

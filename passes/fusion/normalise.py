@@ -263,10 +263,8 @@ class _Normaliser:
     ) -> Output:
         inliner.check_write(statement.write)
         write = tuple(substitute(w, values) for w in statement.write)
-        limit = self.held.limits.get(statement.target)
-        named = (*write, *([values[limit[0]]] if limit else []))
-        if statement.target in self.columns and self.held.along:  # a sum along rows, too, names no element of them
-            named = (*write, *values.values())
+        limit, column = self.held.limits.get(statement.target), self.columns.get(statement.target)
+        named = (*write, *([values[limit[0]]] if limit else []), *(values.values() if column else ()))
         used = frozenset().union(*map(variables, named)) - set(places.axes)
         extra = tuple(v for v in _in_order(statement, values) if v in used)
         if not statement.combine and reductions:
@@ -284,7 +282,6 @@ class _Normaliser:
         write = tuple(substitute(w, rows) for w in write)
         guards += substitute_guards(substitute_guards(statement.arrival_guards, values), rows)
         into = statement.into if statement.combines_in_memory else None
-        column = self.columns.get(statement.target)
         across = column.combine if column else None
         return Output(statement.target, write, body, places.row_vars(extra), guards, into, across)
 

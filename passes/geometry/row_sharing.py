@@ -37,7 +37,7 @@ from ...ir import (
     guarded_read,
     reads,
     stored_factor,
-    summed_axes,
+    variables,
     walked_row,
 )
 from .matrix_instructions import mma_operands
@@ -210,13 +210,24 @@ def walked_loop(segment: Segment, loops: Sequence[tuple[Var, ...]]) -> int:
 
 
 def summed_dims(segment: Segment, dims: Sequence[tuple[Var, ...]]) -> tuple[int, ...]:
-    """Return the positions of dims along which outputs beside walked rows sum instances."""
+    """Return the dims along which outputs beside walked rows sum instances."""
     sums = segment.column_sums if walked_row(segment) is not None else ()
     return tuple(sorted({d for output in sums for d in dims_of_sum(segment, output, dims)}))
 
 
+def sums_row(output: Output) -> bool:
+    """Return whether a sum over instances is one along their rows, too."""
+    return bool(output.across) and not any({*output.extra} & variables(index) for index in output.write)
+
+
+def summed_axes(segment: Segment, output: Output) -> tuple[Var, ...]:
+    """Return the axes whose instances an output along a row sums."""
+    kept = frozenset[Var]().union(*map(variables, output.write))
+    return tuple(a for a in segment.axes if a.extent > 1 and a not in kept) if output.across else ()
+
+
 def dims_of_sum(segment: Segment, output: Output, dims: Sequence[tuple[Var, ...]]) -> tuple[int, ...]:
-    """Return the positions of dims along which an output beside walked rows sums instances."""
+    """Return the dims along which an output sums instances of walked rows."""
     axes = {*summed_axes(segment, output)}
     return tuple(d for d, dim in enumerate(dims) if not axes.isdisjoint(dim))
 

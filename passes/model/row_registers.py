@@ -19,7 +19,6 @@ from ...ir import (
     reads,
     sorts_by_radix,
     substitute_expr,
-    sums_row,
 )
 from ..geometry import (
     Count,
@@ -29,6 +28,7 @@ from ..geometry import (
     product,
     running_maximum,
     shareable_loops,
+    sums_row,
 )
 
 

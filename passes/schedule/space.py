@@ -28,8 +28,6 @@ from ...ir import (
     longest_vector,
     owned_axes,
     required_streamed_axis,
-    summed_axes,
-    sums_row,
     tensors_read,
     walked_row,
 )
@@ -50,7 +48,9 @@ from ..geometry import (
     multiplies_one_row,
     part_rows,
     scatter_tile_dim,
+    summed_axes,
     summed_dims,
+    sums_row,
     walked_loop,
     whole_dims,
     whole_loops,

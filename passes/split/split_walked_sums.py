@@ -1,4 +1,4 @@
-"""Sums over instances of walked rows become two kernels: sums of the instances of a block, and totals.
+"""Sums over instances of walked rows become two kernels: partial sums, totals.
 
 Axes that are summed are divided so that a block has all instances along the inner part of each:
 
@@ -30,13 +30,12 @@ from ...ir import (
     substitute,
     substitute_expr,
     substitute_guards,
-    summed_axes,
-    sums_row,
 )
+from ..geometry import summed_axes, sums_row
 from .split_reduction import free_name, free_tensor, group_part
 
 #: Instances that a block sums, and the most that it always sums whole.
-SUMMED_INSTANCES, WHOLE_INSTANCES = (128, 256, 512, 1024, 2048), 64
+SUMMED_INSTANCES, WHOLE_INSTANCES = (32, 128, 512, 1024, 2048), 64
 #: Most of them along an axis.
 MAX_SUMMED_AXIS = 128
 

@@ -25,7 +25,7 @@ GPU = find_target("cuda:sm_90")
 
 
 def selective_scan(kind: DType, shape: tuple[int, int, int], steps: int, backwards: bool = False) -> FusedGroup:
-    """Return states of b, d, n with sums over n, over d, and along the row."""
+    """Return a selective scan with sums over states, width, and steps."""
     batches, width, states = shape
     sums, mode = kind.accumulator, "from" if backwards else "upto"
     at, held = "i0, i1, i2", "acc0[i0, i1, i2, r0]"

@@ -2,7 +2,7 @@
 
 from .bitonic_network import LaneSort
 from .combination import LaneCombination
-from .distant_lanes import DistantLanes
 from .prefix_scan import LaneScan
 from .radix_selection import LaneSelect
 from .radix_sort import radix_printer
+from .strided_lanes import StridedLanes

@@ -36,9 +36,8 @@ from ....ir import (
     as_index,
     linearise,
     substitute,
-    sums_row,
 )
-from ...geometry import dims_of_sum
+from ...geometry import dims_of_sum, sums_row
 from ..index_values import Context, resolve, strides_of, value_of
 from ..layout import AxisBinding
 from ..outputs import column_register
@@ -66,7 +65,7 @@ class WalkedSum:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Sums of a thread: its instances along kept dims, and the elements of a K block."""
+        """Sums of a thread: kept instances, elements of a K block."""
         kept = (d.thread for n, d in enumerate(self.state.frame.schedule.dims) if n not in self.summed)
         return (*kept, 1 if self.along else self.dim.block_k)
 
@@ -82,7 +81,7 @@ class WalkedSum:
         return Initialise(held.name, self.shape, str(self.output.across), held.dtype)
 
     def add(self, number: int, binding: AxisBinding, context: Context) -> Accumulate:
-        """Return the addition of a thread's terms; those of missing instances are the identity."""
+        """Return the addition of a thread's terms, without missing instances."""
         held = self.register(Index(0 if self.along else number))
         value: Value = value_of(self.output.body, context)
         value = value if value.dtype is held.dtype else Convert(value, held.dtype)
@@ -93,7 +92,7 @@ class WalkedSum:
         return Accumulate(held.name, held.at, str(self.output.across), value, over, held.dtype)
 
     def exchanges(self) -> Iterator[LaneReduce]:
-        """Yield the combinations of threads along summed dims: of a warp's lanes, then of warps."""
+        """Yield the combinations along summed dims: of lanes, then of warps."""
         held, left = self.register(Index()), self.shape[-1]
         for d in self.summed:
             stride, lanes, warps = self.threads(d)
@@ -105,7 +104,7 @@ class WalkedSum:
                                      extent=values, stride=distance, whole=whole)  # fmt: skip
 
     def threads(self, d: int) -> tuple[int, int, int]:
-        """Return the distance of threads along a dim, and their number in a warp and of warps."""
+        """Return the stride of threads along a dim, their lanes and warps."""
         counts, warp = [dim.threads for dim in self.state.frame.schedule.dims], self.state.target.warp_size
         stride = prod(counts[d + 1 :])
         lanes = min(counts[d], max(1, warp // stride))
@@ -118,7 +117,7 @@ class WalkedSum:
         return SharedBuffer("lanes", dtype, every * max(values, default=1))
 
     def stores(self, block: Index) -> Iterator[Store]:
-        """Yield the stores of a thread's part of the sums of a K block."""
+        """Yield the stores of a thread's part of a K block's sums."""
         left, first, guards = self.shape[-1], Index(), list[Guard]()
         for d in self.summed:
             _, lanes, warps = self.threads(d)
@@ -130,7 +129,7 @@ class WalkedSum:
             yield self.store(number, block, first + number, [g for g in guards if not g.always])
 
     def store(self, number: int, block: Index, place: Index, guards: Sequence[Guard]) -> Store:
-        """Return the store of one sum, an element of the K block at a place."""
+        """Return the store of a sum at a place of the block."""
         frame, held = self.state.frame, self.register(Index(number))
         backwards = any(SCAN_MODES[r.along][0] for r in frame.segment.reductions if r.along)
         place = as_index(self.dim.block_k - 1) - place if backwards else place

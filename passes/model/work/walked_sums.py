@@ -1,11 +1,11 @@
-"""Work of sums over instances beside walked rows: additions, exchanges between threads, stores."""
+"""Work of sums beside walked rows: additions, exchanges between threads, stores."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from ....ir import Segment, sums_row
-from ...geometry import Geometry, dims_of_sum, product
+from ....ir import Segment
+from ...geometry import Geometry, dims_of_sum, product, sums_row
 from .totals import Totals
 
 #: Instructions of a value that lanes exchange, and of one that passes through shared memory.

@@ -1,4 +1,4 @@
-"""Combination of threads that lie a stride apart, each of which gets a part of the values.
+"""Strided combination of threads; each gets a part of the values.
 
 A tile of threads holds values of several instances, and sums some dims of it. Where the threads are lanes of a warp,
 each exchanges half of its values with the other half of the lanes, then half of the rest, until it has its own part:
@@ -20,7 +20,7 @@ from ..scope import KernelNames, Writer
 
 
 @frozen
-class DistantLanes:
+class StridedLanes:
     """Printer of one combination."""
 
     node: LaneReduce
@@ -51,7 +51,7 @@ class DistantLanes:
         elif shuffles and self.node.stride * self.node.threads <= dialect.warp:
             self._halve()
         else:
-            self._spread()
+            self._exchange()
 
     def _combine(self, left: str, right: str) -> str:
         return call_text(COMBINERS[self.node.combine].fn, (left, right), self.node.dtype, self.names.dialect)
@@ -74,7 +74,7 @@ class DistantLanes:
                 self.out.line(f"{low} = {self._combine(mine, received)};")
             distance //= 2
 
-    def _spread(self) -> None:
+    def _exchange(self) -> None:
         """Combine one value after another through shared memory, each for the thread that gets it."""
         part, scratch = self.node.extent // self.node.threads, self.names.lane_scratch(self.node.dtype)
         for owner in range(self.node.threads):
