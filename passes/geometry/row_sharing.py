@@ -209,6 +209,19 @@ def walked_loop(segment: Segment, loops: Sequence[tuple[Var, ...]]) -> int:
     return -1 if row is None else [*loops].index((row,))
 
 
+@lru_cache(maxsize=4096)
+def reads_ahead(segment: Segment) -> tuple[Read, ...]:
+    """Return the elements of a walked row that a block loads ahead.
+
+    Those that an output stores unchanged are not: their registers would be written before the stores of vectors.
+    """
+    own = {r.name for r in segment.reductions}
+    row = walked_row(segment)
+    found = [r for body in segment.expressions for r in reads(body) if r.tensor not in own]
+    copied = {drop_conversions(o.body) for o in segment.outputs}
+    return tuple(dict.fromkeys(r for r in found if row in expr_variables(r) and r not in copied))
+
+
 def summed_dims(segment: Segment, dims: Sequence[tuple[Var, ...]]) -> tuple[int, ...]:
     """Return the dims along which outputs beside walked rows sum instances."""
     sums = segment.column_sums if walked_row(segment) is not None else ()

@@ -20,9 +20,7 @@ from attrs import evolve, field, frozen
 from ....ir import (
     COMBINERS,
     SCAN_MODES,
-    Cast,
     Convert,
-    Expr,
     Guard,
     Index,
     Initialise,
@@ -42,11 +40,9 @@ from ....ir import (
     Var,
     as_index,
     clamp,
-    expr_variables,
     is_recurrence,
-    reads,
-    walked_row,
 )
+from ...geometry import reads_ahead
 from ..index_values import value_of
 from ..layout import AxisBinding
 from ..outputs import store_value
@@ -76,7 +72,7 @@ class _Walk:
 
     @ahead.default
     def _ahead(self) -> dict[Read, str]:
-        found = _loaded_ahead(self.segment, self.state) if self.dim.trips > 1 else ()
+        found = (r for r in reads_ahead(self.segment) if self.dim.trips > 1 and r.tensor in self.state.group.inputs)
         return {read: f"{self.state.frame.prefix}ahead{n}" for n, read in enumerate(found)}
 
     @property
@@ -216,22 +212,3 @@ class _Walk:
     def shape(self) -> tuple[int, ...]:
         """Rows of a thread along each dim."""
         return tuple(d.thread for d in self.state.frame.schedule.dims)
-
-
-def _loaded_ahead(segment: Segment, state: SegmentState) -> tuple[Read, ...]:
-    """Return the elements of the row that a block loads ahead.
-
-    Those that an output stores unchanged are not: their registers would be written before the stores of vectors.
-    """
-    own = {r.name for r in segment.reductions}
-    row = walked_row(segment)
-    found = [r for body in segment.expressions for r in reads(body) if r.tensor not in own]
-    copied = {_without_casts(o.body) for o in segment.outputs}
-    places = (r for r in found if row in expr_variables(r) and r not in copied)
-    return tuple(dict.fromkeys(r for r in places if r.tensor in state.group.inputs))
-
-
-def _without_casts(expr: Expr) -> Expr:
-    while isinstance(expr, Cast):
-        expr = expr.arg
-    return expr
