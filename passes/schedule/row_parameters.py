@@ -92,7 +92,7 @@ def check_rows_walked(sizes: ScheduleSizes) -> Iterator[Finding]:
             own = product(n for dim, n in dims if not expr_variables(read).isdisjoint(dim))
             words = max(1, sizes.group.tensors[read.tensor].dtype.size // 4)
             ahead = ahead + part.block_k[part.structure.walked] * own * words
-        yield np.greater(ahead, MAX_WORDS_AHEAD), "{} registers of walked rows that are loaded ahead", ahead
+        yield np.greater(ahead, MAX_WORDS_AHEAD), "{} registers of elements of walked rows are loaded ahead", ahead
 
 
 def check_sums_whole(sizes: ScheduleSizes) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from attrs import evolve
 from cuts.backends import find_target
@@ -12,14 +13,16 @@ from cuts.ir.text import parse_ir
 from cuts.ir.types import DType
 from cuts.ir.verify.kernel import kernel_violations
 from cuts.ir.verify.segment import verify_group
+from cuts.passes.fusion.interpret import interpret
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.lowering.races import check_barriers
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.space import make_space
+from cuts.passes.split.split_columns import split_columns
 
 from ..needs import needs_cuda, needs_opencl
-from .cases import legal_points
+from .cases import arrays, legal_points
 from .test_points import SMALL_GPU, _device, check
 
 GPU = find_target("cuda:sm_90")
@@ -71,6 +74,18 @@ def schedules(group: FusedGroup, count: int, target: Target = SMALL_GPU) -> list
         return -min(d.threads for d in segment.dims[-2:]), segment.reductions[0].dims[0].block_k
 
     return sorted(found, key=cost)[:count]
+
+
+@pytest.mark.parametrize("parts", [4, 8, 32])
+def test_parts_and_totals_compute_walked_sums(parts: int) -> None:
+    group = selective_scan(DType.F32, (4, 8, 4), 6)
+    inputs = arrays(group, 1)
+    before, *totals = split_columns(group, parts) or ()
+    found = interpret(verify_group(before), inputs)
+    for after in totals:
+        found |= interpret(verify_group(after), {t: found[t] for t in after.inputs})
+    for output, expected in interpret(group, inputs).items():
+        np.testing.assert_allclose(found[output], expected, rtol=1e-9, atol=1e-9)
 
 
 CASES = [
