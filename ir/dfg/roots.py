@@ -213,7 +213,7 @@ class LaneReduce:
     """Combine the values of the `threads` threads that share an instance.
 
     With `along` (`ir.segment.SCAN_MODES`), threads hold elements of a row, the last number of `shape` of an instance,
-    `vector` neighbours at a time, each of which becomes the combination of those before or after it; or, in an order
+    `vector` neighbours at a time; each becomes the combination of those before or after it; or, in an order
     (`ir.segment.SORT_ORDERS`), the place of one of `extent` elements of `keys`, of those from the first of `ranks` on.
     A cluster's `blocks` write to `place` of `PEERS`. With a `stride`, threads get parts of `extent` values, or `whole`.
     """

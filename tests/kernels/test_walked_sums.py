@@ -64,7 +64,7 @@ def selective_scan(kind: DType, shape: tuple[int, int, int], steps: int, backwar
 
 
 def schedules(group: FusedGroup, count: int, target: Target = SMALL_GPU) -> list[Schedule]:
-    """Return legal points, those of many threads along summed dims and short blocks first."""
+    """Return legal points, most threads along summed dims first."""
     space = make_space(group, target)
     (template,) = space.templates
     found = legal_points(space, template, 5, 64)
