@@ -102,12 +102,14 @@ def _resident_blocks(layout: BlockLayout, target: Target) -> int:
 
     It knows the registers that warps exchange only then. Where shared memory leaves a chain's threads many registers,
     they load more elements at once on their way to shared memory. Reduction threads that multiply have many loads in
-    flight: a compiler delays most of them to save registers, where it does not know that there are enough.
+    flight: a compiler delays most of them to save registers, where it does not know that there are enough. A small grid
+    leaves them more.
     """
     if any(producer.registers for producer in layout.producer):
         return 1
     if any(map(_streams_by_threads, layout.frames)):
-        return max(1, target.registers_per_sm // (layout.schedule.threads * STREAMING_REGISTERS))
+        most = target.registers_per_sm // (layout.schedule.threads * STREAMING_REGISTERS)
+        return max(1, min(most, -(-layout.schedule.blocks // target.NUM_SM)))
     if layout.producer or not is_register_chain(layout.schedule.segments):
         return 0
     shared = sum(buffer.nbytes for buffer in layout.buffers.values())
