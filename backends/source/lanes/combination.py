@@ -7,9 +7,9 @@ from math import prod
 
 from attrs import frozen
 
-from ....ir import COMBINERS, PEERS, LaneReduce, Var
+from ....ir import COMBINERS, PEERS, LaneReduce, Var, phases
 from ..ctext import call_text
-from ..dialect import CLUSTER_BARRIER, CLUSTER_WAIT
+from ..dialect import CLUSTER_BEGIN, CLUSTER_WAIT
 from ..scope import KernelNames, Writer
 
 #: Most warps whose values every thread reads and combines.
@@ -105,10 +105,7 @@ class LaneCombination:
         self.out.line(self.names.dialect.barrier)
 
     def _exchange_blocks(self, nodes: Sequence[LaneReduce]) -> None:
-        """Combine the values of a cluster's blocks: each writes its own to the shared memory of all.
-
-        A buffer of their own spares reductions a barrier after the values are read.
-        """
+        """Combine the values of a cluster's blocks: each sends its own to the shared memory of all, by an mbarrier."""
         if not self.names.in_cluster:
             self.out.line(f"{CLUSTER_WAIT}();")
             self.names.in_cluster = True
@@ -118,9 +115,10 @@ class LaneCombination:
         for node, peers in loops:
             with self.out.loop(Var("e", prod(node.shape))):
                 held = f"{self.names.registers[node.name]}[e]"
-                self.out.line(f"if (tid < {blocks}) {helper}({peers} + blk % {blocks}, {held}, tid);")
-        self.out.line(f"{CLUSTER_BARRIER}();")
+                place = f"{peers} + blk % {blocks}"
+                self.out.line(f"if (tid < {blocks}) {helper}({place}, {held}, {_mbarrier(node)}, tid);")
         for node, peers in loops:
+            self.out.line(f"cuts_mbarrier_wait({_mbarrier(node)}, 0);")
             with self.out.loop(Var("e", prod(node.shape))):
                 held = f"{self.names.registers[node.name]}[e]"
                 self.out.line(f"{held} = {peers}[0];")
@@ -144,3 +142,19 @@ class LaneCombination:
             step //= 2
         self.out.line(f"{register} = {scratch}[{thread} / {lanes} * {lanes}];")
         self.out.line(self.names.dialect.barrier)
+
+
+def begin_cluster(names: KernelNames, out: Writer) -> None:
+    """Initialise the mbarriers of a cluster's exchanges, each of which takes place once."""
+    roots = [root for phase in phases(names.kernel.items) for root in phase.roots]
+    with out.block("if (tid == 0)"):
+        for node in (root for root in roots if isinstance(root, LaneReduce) and root.blocks > 1):
+            out.line(f"cuts_mbarrier_init({_mbarrier(node)}, 1);")
+            nbytes = node.blocks * prod(node.shape) * node.dtype.size
+            out.line(f"cuts_mbarrier_expect({_mbarrier(node)}, {nbytes});")
+    out.line(f"{CLUSTER_BEGIN}();")
+
+
+def _mbarrier(node: LaneReduce) -> str:
+    """Return the mbarrier of an exchange, after the values of its blocks."""
+    return f"{PEERS} + {node.place + node.blocks * prod(node.shape)}"
