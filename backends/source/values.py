@@ -109,6 +109,18 @@ class ValuePrinter:
         rounded = stored or isinstance(node.arg, RegisterRead) or node.dtype.includes(node.arg.dtype)
         return text if rounded else self.names.dialect.round.get(node.dtype.value, "{v}").format(v=text)
 
+    def _operands(self, node: Op) -> list[str]:
+        """Return the operands of a function.
+
+        A value of elements that a test leaves out is computed first: a compiler branches around functions of a
+        conditional expression, and computes them one after another.
+        """
+        texts = [self.text(a) for a in node.args]
+        if node.fn == "select" and isinstance(node.args[0], Test) and isinstance(node.args[1], Op):
+            value, texts[1] = texts[1], self.names.fresh()
+            self.out.line(f"const {self.names.dialect.type(node.dtype)} {texts[1]} = {value};")
+        return texts
+
     def expression(self, node: Value) -> str:
         """Return a value as an expression of its operands."""
         dialect, pointers = self.names.dialect, self.names.pointers
@@ -122,7 +134,7 @@ class ValuePrinter:
             return self.names.register(node.name, node.at)
         if isinstance(node, Op):
             kind = node.args[-1 if node.fn == "select" else 0].dtype
-            return call_text(node.fn, [self.text(a) for a in node.args], kind, dialect)
+            return call_text(node.fn, self._operands(node), kind, dialect)
         if isinstance(node, Pack):
             values = [self.lane_text(node.arg, node.axis, n) for n in range(node.axis.extent)]
             return f"cuts_pack_{node.arg.dtype}({', '.join(values)})"

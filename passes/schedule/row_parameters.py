@@ -92,11 +92,8 @@ def check_clusters(sizes: ScheduleSizes) -> Iterator[Finding]:
         several = np.greater(cluster, 1)
         many = np.greater(cluster, sizes.target.cluster_blocks) | np.less(cluster, 1)
         yield many, "{} blocks of a cluster, at most {}", cluster, sizes.target.cluster_blocks
-        for chunk, trips in zip(part.block_k, part.trips, strict=True):
-            own = ceil_div(trips, cluster)
-            held = np.equal(own, 1) | np.greater_equal(part.spread.row_cache, own * chunk)
-            unheld = np.less(trips, cluster) | np.logical_not(held)
-            yield several & unheld, "{} blocks do not hold the {} trips over a row", cluster, trips
+        for trips in part.trips:
+            yield several & np.less(trips, cluster), "{} blocks share {} trips over a row", cluster, trips
         idle = np.not_equal(part.reduction_threads, threads) | np.less_equal(threads, 1)
         yield several & idle, "{} of {} threads share a row of a cluster", part.reduction_threads, threads
         whole = min(sizes.target.warp_size, sizes.target.MAX_thread)

@@ -89,8 +89,8 @@ def segment_parameters(
         yield ScheduleParameter.of(f"{prefix}stages", (1, 2, 3, 4, 6, 8))
     if structure.clusters:
         yield ScheduleParameter.of(f"{prefix}cluster", powers(2, target.cluster_blocks))
-    if structure.caches_rows and not structure.clusters:
-        yield row_cache_parameter(prefix, coarse)
+    if structure.caches_rows:
+        yield row_cache_parameter(prefix, coarse or structure.clusters)
     if structure.patch and target.lockstep and (not structure.shared or len(structure.dims) > len(structure.patch)):
         yield ScheduleParameter.of(f"{prefix}warp", (0, 8) if coarse else (0, 4, 8, 16))
     if structure.stages_any:
