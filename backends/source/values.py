@@ -147,12 +147,15 @@ class ValuePrinter:
         assert isinstance(node, Load), "a window is named by its loads, which are always declared"
         template = "{p}[{i}]" if node.space == "constant" else dialect.load.get(node.dtype.value, "{p}[{i}]")
         place = self.names.place(node.space, node.buffer, node.address)
-        text = template.format(p=self.names.buffer(node.space, node.buffer, node.dtype), i=place)
+        where = {"p": self.names.buffer(node.space, node.buffer, node.dtype), "i": place}
         if not node.guards:
-            return text
+            return template.format(**where)
         many = node.space == "global" and (self.phase.kind == "fetch" or node.dtype.size < MIN_COPY_BYTES)
         condition = self._condition(node.guards, many)
-        return f"({condition} ? {text} : {number_text(node.fill, node.dtype, dialect)})"
+        if node.fill == 0 and "({p}[{i}])" in template:
+            # Converted afterwards: a compiler branches around conversions, and waits for each load.
+            return template.replace("{p}[{i}]", f"{condition} ? {{p}}[{{i}}] : 0").format(**where)
+        return f"({condition} ? {template.format(**where)} : {number_text(node.fill, node.dtype, dialect)})"
 
     def _condition(self, guards: Sequence[Guard], many: bool) -> str:
         """Return the condition of guards.
