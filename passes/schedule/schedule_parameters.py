@@ -13,7 +13,6 @@ from ..geometry import (
     ScheduleParameter,
     SegmentTemplate,
     axis_classes,
-    multiplies_one_row,
     powers,
     reads_shared_matrices,
 )
@@ -75,16 +74,16 @@ def segment_parameters(
         yield from mma_parameters(segment, structure, prefix, target, coarse, widest)
         return
     if structure.passes_rows:
-        yield lane_parameter(structure, prefix, target, widest)
+        yield lane_parameter(segment, structure, prefix, target, widest)
         if structure.streams:
             yield part_parameter(structure, prefix, coarse)
         return
     yield from tile_parameters(segment, structure, prefix, target, coarse, widest)
-    yield from chunk_parameters(structure, prefix, coarse, multiplies_one_row(segment))
+    yield from chunk_parameters(structure, prefix, coarse)
     if structure.parts >= 0:
         yield part_parameter(structure, prefix, coarse)
     if structure.reduction_threads:
-        yield lane_parameter(structure, prefix, target, widest)
+        yield lane_parameter(segment, structure, prefix, target, widest)
     if structure.part_rows:
         yield ScheduleParameter.of(f"{prefix}stages", (1, 2, 3, 4, 6, 8))
     if structure.clusters:

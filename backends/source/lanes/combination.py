@@ -95,7 +95,9 @@ class LaneCombination:
             warps = node.threads // warp
             with self.out.loop(instances):
                 first = f"{at} + tid / {node.threads} * {warps}"
-                if warps > MAX_READ_WARPS:  # each lane takes one, so that a warp reads them once
+                if warps > MAX_READ_WARPS and not warps & (
+                    warps - 1
+                ):  # each lane takes one, so that a warp reads them once
                     self.out.line(f"{register} = {scratch}[{first} + tid % {warps}];")
                     self._shuffle(node, register, warps)
                     continue
@@ -132,12 +134,12 @@ class LaneCombination:
             "tid" if node.blocks == 1 else self.names.dialect.thread_index,
         )
         lanes = lanes * node.blocks
+        step = 1 << (lanes - 1).bit_length() >> 1
         self.out.line(f"{scratch}[{thread}] = {register};")
         self.out.line(self.names.dialect.barrier)
-        step = lanes // 2
         while step:
             combined = self._combine(node, f"{scratch}[{thread}]", f"{scratch}[{thread} + {step}]")
-            self.out.line(f"if ({thread} % {lanes} < {step}) {scratch}[{thread}] = {combined};")
+            self.out.line(f"if ({thread} % {lanes} < {min(step, lanes - step)}) {scratch}[{thread}] = {combined};")
             self.out.line(self.names.dialect.barrier)
             step //= 2
         self.out.line(f"{register} = {scratch}[{thread} / {lanes} * {lanes}];")
