@@ -14,7 +14,6 @@ from ..geometry import (
     ScheduleParameter,
     SegmentTemplate,
     can_stream_rows,
-    ceil_div,
     is_register_chain,
     next_power,
     powers,
