@@ -147,7 +147,7 @@ class LaneCombination:
 
 
 def begin_cluster(names: KernelNames, out: Writer) -> None:
-    """Initialise the mbarriers of a cluster's exchanges, each of which takes place once."""
+    """Initialise the mbarriers of a cluster's exchanges, one for each."""
     roots = [root for phase in phases(names.kernel.items) for root in phase.roots]
     with out.block("if (tid == 0)"):
         for node in (root for root in roots if isinstance(root, LaneReduce) and root.blocks > 1):
