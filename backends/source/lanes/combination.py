@@ -95,9 +95,7 @@ class LaneCombination:
             warps = node.threads // warp
             with self.out.loop(instances):
                 first = f"{at} + tid / {node.threads} * {warps}"
-                if warps > MAX_READ_WARPS and not warps & (
-                    warps - 1
-                ):  # each lane takes one, so that a warp reads them once
+                if warps > MAX_READ_WARPS and not warps & (warps - 1):  # each lane takes one: a warp reads them once
                     self.out.line(f"{register} = {scratch}[{first} + tid % {warps}];")
                     self._shuffle(node, register, warps)
                     continue
