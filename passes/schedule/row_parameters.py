@@ -40,12 +40,14 @@ def lane_parameter(
     """Return the parameter of a row's reduction threads and vectors.
 
     Whole warps that divide a row are among them, so that no element needs a guard: 25,088 halves are 7 vectors of 448
-    threads.
+    threads. Neighbours along columns are no vectors.
     """
     longest = max((prod(a.extent for a in loop) for loop in structure.loops), default=1)
-    lanes, vectors = powers(1, min(next_power(longest), target.MAX_thread)), powers(1, widest)
+    lanes = powers(1, min(next_power(longest), target.MAX_thread))
+    vectors = powers(1, 1 if structure.over_columns else widest)
     pairs = [(n, v) for n in lanes for v in vectors if n * v <= next_power(longest)]
-    if target.lockstep and not structure.passes_rows and not any(r.along for r in segment.reductions):
+    alone = structure.passes_rows or structure.over_columns or any(r.along for r in segment.reductions)
+    if target.lockstep and not alone:
         others = {n for n in range(target.warp_size, target.MAX_thread + 1, target.warp_size) if n not in lanes}
         pairs += [(n, v) for n in sorted(others) for v in vectors if longest % (n * v) == 0]
     return ScheduleParameter((f"{prefix}reduction_threads", f"{prefix}row_vector"), tuple(pairs))
