@@ -195,8 +195,9 @@ class PhasePrinter:
 
         They are in flight while threads combine values of other rows; parameters that all blocks read are loaded late.
         """
-        own = isinstance(node, (Load, VectorLoad)) and node.space == "global"
-        return own and not variables(node.address).isdisjoint(self.names.tiles)
+        if not isinstance(node, (Load, VectorLoad)) or node.space != "global":
+            return False
+        return not variables(node.address).isdisjoint(self.names.tiles)
 
     def _units(self, nodes: Sequence[DfgNode], opened: tuple[Var, ...]) -> list[_Unit]:
         """Group nodes greedily: a node joins the last unit of its key unless a later unit makes one of its operands."""
@@ -207,7 +208,8 @@ class PhasePrinter:
             key = self._key(node, opened)
             joined = bool(units) and fence == len(units) and units[-1].key == key  # lane reductions in one exchange
             early = fence > 0 and self._is_of_rows(node)
-            earliest = max([0 if early else fence - joined, *(place[o] for o in _sources(node) if o in place)], default=0)
+            first = 0 if early else fence - joined
+            earliest = max([first, *(place[o] for o in _sources(node) if o in place)], default=0)
             fitting = [i for i in range(earliest, len(units)) if units[i].key == key]
             chosen = fitting[0 if early else -1] if fitting else None
             if chosen is None:
