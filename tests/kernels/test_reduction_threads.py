@@ -39,7 +39,7 @@ def test_a_shuffle_is_never_evaluated_under_a_condition(op: str) -> None:
     shuffles = 0
     space = make_space(group, GPU)
     for structure in space.templates:
-        for point in legal_points(space, structure, 1, 16):
+        for point in legal_points(space, structure, 1, 64):
             lines = emit(extract(lower(group, point, {}, GPU)), "cuda").source.splitlines()
             found = [line for line in lines if "__shfl" in line]
             shuffles += len(found)
