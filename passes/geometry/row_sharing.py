@@ -49,14 +49,15 @@ from .schedule_template import SegmentTemplate, is_matrix_like, multiplies_one_r
 def cached_reads(segment: Segment, elsewhere: tuple[str, ...]) -> tuple[Read, ...]:
     """Return the row elements that several statements of a segment read.
 
-    Reads of tensors that lie `elsewhere` than in global memory are left out.
+    Reads of tensors that lie `elsewhere` than in global memory are left out, and those of one element in several places
+    of a row, such as a number of each channel.
     """
     out = {*elsewhere, *(r.name for r in segment.reductions)}
     statements = [(r.reduce, r.body) for r in segment.reductions] + [(o.extra, o.body) for o in segment.outputs]
     found: dict[Read, int] = {}
     for row, body in statements:
         for read in reads(body):
-            if read.tensor not in out and expr_variables(read).intersection(row):
+            if read.tensor not in out and row and expr_variables(read) >= {v for v in row if v.extent > 1}:
                 found[read] = found.get(read, 0) + 1
     return tuple(read for read, count in found.items() if count > 1)
 

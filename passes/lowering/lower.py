@@ -169,7 +169,8 @@ def _lower_reductions(state: SegmentState, found: Sequence[tuple[int, list[Reduc
             continue
         state.flush(f"row{number}")
         prefix = f"{state.frame.prefix}r{number}"
-        if len(schedule.dims) == 1 and cached_trips(state.frame.schedule, schedule.dims[0]):
+        in_parts = state.frame.schedule.cluster > 1 or cached_trips(state.frame.schedule, schedule.dims[0])
+        if len(schedule.dims) == 1 and in_parts:
             cached_reduction(state, shared, schedule.dims[0], prefix)
         else:
             looped_reduction(state, shared, schedule, prefix)
