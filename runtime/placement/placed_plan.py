@@ -170,7 +170,7 @@ def _place_inside(
     """
     places: dict[str, BlockAddress] = {}
     end = 0
-    inside: dict[int, dict[str, int]] = {SCRATCH: {}} | {number: {} for number in own.values()}
+    inside: dict[int, dict[str, int]] = {number: {} for number in (SCRATCH, *own.values())}
     for name, place in plan.buffers.items():
         if name in blocks and name not in staged:
             places[name] = BlockAddress(blocks[name])
