@@ -10,8 +10,8 @@ Both are the same function (`ir.functions`), equally exact: compilers see that t
 alone, the reciprocal, is the same for every e. A quotient of a half type, or rounded to one at once, skips the last
 step, and takes two instructions; with a divisor of its own it is an approximate division. Either is off by at most two
 units in the last place of f32. That changes the rounding only where a quotient is within a part in four million of the
-middle between two neighbours, which is never the case for quotients of the type's numbers. Quotients on the way to a
-comparison, a rounding to integers or a later phase are exact: those of integers may be integers.
+middle between two neighbours, which is never the case for normal quotients of the type's numbers. Quotients on the way
+to a comparison, a rounding to integers or a later phase are exact: those of integers may be integers.
 """
 
 from __future__ import annotations
