@@ -2,6 +2,7 @@
 
     cuts_into_max_f32(&p0[i], v);    // p0[i] = max(p0[i], v)
     cuts_meet_max_f32(&bins[i], v);  // the same in shared memory
+    cuts_into_append_u32(p0, i, n, v);  // p0[p0[i]++] = v within n elements
 
 Where the language has an instruction for it, the helper is that. Else it is a compare-and-swap loop over the word that
 holds the element; a word holds several elements of narrow types. The function itself is that of the table, so that NaN,
@@ -18,7 +19,7 @@ from math import prod
 
 from attrs import evolve
 
-from ...ir import COMBINERS, DType, Literal, Load, Op, Store, Var, as_index, indirects, linearise, row_major, substitute
+from ...ir import APPEND, COMBINERS, DType, Literal, Load, Op, Store, Var, as_index, indirects, linearise, row_major, substitute
 from .ctext import call_text, number_text
 from .dialect import Dialect
 from .index_ctext import guard_text, index_text, place_text
@@ -43,7 +44,8 @@ def _helper(name: str, space: str, into: str, text: str, dialect: Dialect) -> It
     memory, register = dialect.memory_type(dtype), dialect.type(dtype)
     shared = space == "meet"
     pointer = atomics.shared_pointer if shared else atomics.pointer
-    yield f"{atomics.qualifier} void {name}({pointer.format(type=memory)} p, {register} v) {{"
+    place = "int i, unsigned int n, " if into == APPEND else ""
+    yield f"{atomics.qualifier} void {name}({pointer.format(type=memory)} p, {place}{register} v) {{"
     native = (atomics.shared_native if shared else {}).get(f"{into}_{text}") or atomics.native.get(f"{into}_{text}")
     if native:
         yield f"  {native}"
@@ -126,4 +128,6 @@ def _call(node: Store, values: Sequence[str], place: str, names: KernelNames) ->
         return row.format(element=element, values=", ".join(values))
     (value,) = values
     helper = "into" if node.space == "global" else "meet"
+    if node.into == APPEND:
+        element = f"{names.buffer(node.space, node.buffer)}, {place}, {node.size}"
     return f"cuts_{helper}_{node.into}_{node.dtype}({element}, {value});"

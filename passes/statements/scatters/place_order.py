@@ -1,11 +1,15 @@
-"""Order of places: rows that a scatter sends, sorted by their places.
+"""Order of places: rows that a scatter sends, grouped by their places.
 
-The sort is stable (`radix_passes`). Edges of the sorted places say where the rows of one begin
-and end in the order.
+Rows are appended to lists, whose lengths are counted before. A list has the rows of a place in one tile of T rows, in
+any order; each row then takes the rank that it has in its list, which makes the order that of a stable sort. A list has
+T rows at most, so that ranks take at most T steps a row.
 
-    key[j] = at[j]                                            sorted: place[t], order[t]
-    scatter max begin[place[t]] = t where place[t - 1] differs
-    scatter max end[place[t]] = t + 1 where place[t + 1] differs          0 and 0 for a place without rows
+    bucket[j] = at[j] * tiles + j // T
+    scatter sum length[bucket[j] + 1] = 1
+    list[e] = start + sum[f < e] length[f]                      where list e begins; rows follow from `start` on
+    scatter append list[bucket[j] + 1] = j                      where list e ends, and its rows
+    rank[j] = sum[i < T] (1 if list[begin[j] + i] < j and begin[j] + i < end[j] else 0)
+    order[begin[j] + rank[j]] = j
 """
 
 from __future__ import annotations
@@ -13,9 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ....ir import (
+    APPEND,
+    ONE_ARRIVAL,
     Call,
     Const,
     DType,
@@ -24,48 +30,105 @@ from ....ir import (
     Index,
     IndexValue,
     Indirect,
+    InRange,
+    Program,
     Read,
     Statement,
     TensorType,
     Var,
     as_index,
+    clamp,
     indirects,
     linearise,
     row_major,
 )
 from ..def_use import DefUse
-from .radix_passes import sort_keys
+from ..prefix_scan import divide_scans
 from .scatter_rows import ScatterRows, index_tests
 
-#: A place that no row has.
-NO_PLACE = float((1 << 32) - 1)
+#: Least rows of a tile, and most lists for each row.
+MIN_TILE, MAX_LISTS_PER_ROW = 4096, 4
+_ONE, _NONE = Const(1, DType.U32), Const(0, DType.U32)
 
 
 @frozen
 class PlaceOrder:
-    """Tensors of an order of rows.
+    """Order of `count` rows by their places.
 
-    They are the sorted places, their rows, and begin and end of each place in the order. Rows outside of the tensor
-    have the place after the last one.
+    `order` has the rows, `bucket` the list of each row, of which each place has one for each of `tiles`; `lists` has
+    the ends of lists. Rows outside of the tensor have the place after the last one.
     """
 
-    place: str
     order: str
-    begin: str
-    end: str
+    bucket: str
+    lists: str
+    count: int
+    places: int
+    tiles: int
+
+    @property
+    def start(self) -> int:
+        """First element of all lists in their tensor."""
+        return (self.places + 1) * self.tiles + 1
+
+    def begin(self, place: Index) -> Index:
+        """Return where the rows of a place begin in the order; those of the next place end them."""
+        return self.list_begin(place * self.tiles)
+
+    def list_begin(self, number: Index) -> Index:
+        """Return where the rows of a list begin in the order."""
+        return clamp(looked_up(self.lists, number, self.start + self.count + 1) - self.start, 0, self.count)
+
+    def row(self, number: Index) -> Index:
+        """Return the row at a place of the order."""
+        return looked_up(self.order, clamp(number, 0, self.count - 1), self.count)
+
+    def place_of(self, row: Index) -> Index:
+        """Return the place of a row."""
+        return looked_up(self.bucket, row, self.start - 1) // self.tiles
 
 
 def order_places(statement: Statement, rows: ScatterRows, index: DefUse) -> tuple[PlaceOrder, list[Statement]]:
     """Return the order of a scatter's rows, and its statements."""
-    places = prod(rows.extents)
+    count, places = rows.count, prod(rows.extents)
 
     def add(name: str, extent: int) -> str:
         return index.add_tensor(f"{statement.target}.{name}", TensorType(DType.U32, (extent,)))
 
-    key = add("key", rows.count)
-    place, order, passes = sort_keys(key, places, index)
-    found = PlaceOrder(place, order, add("begin", places), add("end", places))
-    return found, [_keys(rows, key, index), *passes, *_edges(found, rows.count, places)]
+    tile = MIN_TILE
+    while -(-count // tile) * (places + 1) > MAX_LISTS_PER_ROW * count and tile < count:
+        tile *= 2
+    tiles = -(-count // tile)
+    found = PlaceOrder(add("order", count), add("bucket", count), "", count, places, tiles)
+    found = evolve(found, lists=add("lists", found.start + count))
+    length, ahead, rank, near = (
+        add(name, extent)
+        for name, extent in (("length", found.start + count), ("ahead", found.start + count), ("rank", count), ("near", count))
+    )
+    j, i = Var("j", count), Var("i", min(tile, count))
+    e, f = Var("e", found.start + count), Var("f", found.start + count)
+    own = looked_up(found.bucket, as_index(j), found.start - 1)
+    counted = InRange((Guard(as_index(e) - f, 1, e.extent),))
+    before = Call("select", (counted, Read(length, (as_index(f),)), _NONE))
+    scan = Statement(ahead, (e,), (as_index(e),), before, (f,), "sum")
+    scanned = divide_scans(Program(index.types, (length,), (), (scan,)))
+    index.types.update(scanned.tensors)
+    start = Call("add", (Read(ahead, (as_index(e),)), Const(found.start, DType.U32)))
+    here, end = found.list_begin(own), found.list_begin(own + 1)
+    inside = InRange((Guard(here + i - end, -count, 0),))
+    other = Read(found.lists, (clamp(here + i, 0, count - 1) + found.start,))
+    earlier = Call("select", (Call("lt", (other, IndexValue(as_index(j), DType.U32))), _ONE, _NONE))
+    place = Call("add", (IndexValue(here, DType.U32), Read(rank, (as_index(j),))))
+    return found, [
+        _buckets(rows, found, tile, index),
+        Statement(length, (j,), (own + 1,), _ONE, into="sum"),
+        *scanned.statements,
+        Statement(found.lists, (e,), (as_index(e),), start),
+        Statement(found.lists, (j,), (own + 1,), IndexValue(as_index(j), DType.U32), into=APPEND),
+        Statement(rank, (j,), (as_index(j),), Call("select", (inside, earlier, _NONE)), (i,), "sum"),
+        Statement(near, (j,), (as_index(j),), place),
+        Statement(found.order, (j,), (looked_up(near, as_index(j), count),), IndexValue(as_index(j), DType.U32), into=ONE_ARRIVAL),
+    ]
 
 
 def looked_up(tensor: str, place: Index, extent: int) -> Index:
@@ -73,23 +136,13 @@ def looked_up(tensor: str, place: Index, extent: int) -> Index:
     return Index(0, ((Indirect(tensor, (place,), extent, wraps=False), 1),))
 
 
-def _keys(rows: ScatterRows, key: str, index: DefUse) -> Statement:
-    """Return the statement of the places of rows."""
-    places = prod(rows.extents)
+def _buckets(rows: ScatterRows, found: PlaceOrder, tile: int, index: DefUse) -> Statement:
+    """Return the statement of the lists of rows."""
     body: Expr = IndexValue(linearise(list(rows.write), row_major(rows.extents)), DType.U32)
-    for condition in (c for i in rows.write for found in indirects(i) for c in index_tests(found, index.types)):
-        body = Call("select", (condition, body, Const(places, DType.U32)))
+    for condition in (c for i in rows.write for found_ in indirects(i) for c in index_tests(found_, index.types)):
+        body = Call("select", (condition, body, Const(found.places, DType.U32)))
     number = linearise([as_index(a) for a in rows.keys], row_major(tuple(a.extent for a in rows.keys)))
-    return Statement(key, rows.keys, (number,), body)
-
-
-def _edges(found: PlaceOrder, count: int, places: int) -> Iterator[Statement]:
-    """Yield the scatters of the first row of each place, and of the end of its last one."""
-    axis = Var("t", count)
-    here, none = as_index(axis), Const(0, DType.U32)
-    to = Index(0, ((Indirect(found.place, (here,), places), 1),))
-    for target, beside, value in ((found.begin, here - 1, here), (found.end, here + 1, here + 1)):
-        other = Read(found.place, (beside,), (Guard(beside, 0, count),), NO_PLACE)
-        edge = Call("ne", (Read(found.place, (here,)), other))
-        body = Call("select", (edge, IndexValue(value, DType.U32), none))
-        yield Statement(target, (axis,), (to,), body, into="max")
+    if found.tiles > 1:
+        body = Call("mul", (body, Const(found.tiles, DType.U32)))
+        body = Call("add", (body, IndexValue(number // tile, DType.U32)))
+    return Statement(found.bucket, rows.keys, (number,), body)
