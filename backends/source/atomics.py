@@ -19,7 +19,21 @@ from math import prod
 
 from attrs import evolve
 
-from ...ir import APPEND, COMBINERS, DType, Literal, Load, Op, Store, Var, as_index, indirects, linearise, row_major, substitute
+from ...ir import (
+    APPEND,
+    COMBINERS,
+    DType,
+    Literal,
+    Load,
+    Op,
+    Store,
+    Var,
+    as_index,
+    indirects,
+    linearise,
+    row_major,
+    substitute,
+)
 from .ctext import call_text, number_text
 from .dialect import Dialect
 from .index_ctext import guard_text, index_text, place_text

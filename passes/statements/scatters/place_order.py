@@ -14,7 +14,6 @@ T rows at most, so that ranks take at most T steps a row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import prod
 
 from attrs import evolve, frozen
@@ -48,6 +47,8 @@ from .scatter_rows import ScatterRows, index_tests
 
 #: Least rows of a tile, and most lists for each row.
 MIN_TILE, MAX_LISTS_PER_ROW = 4096, 4
+#: Elements of a part of a scan.
+SCAN_PART = 1024
 _ONE, _NONE = Const(1, DType.U32), Const(0, DType.U32)
 
 
@@ -67,6 +68,11 @@ class PlaceOrder:
     tiles: int
 
     @property
+    def size(self) -> int:
+        """Elements of the tensor of lists, whole parts of a scan."""
+        return -(-(self.start + self.count) // SCAN_PART) * SCAN_PART
+
+    @property
     def start(self) -> int:
         """First element of all lists in their tensor."""
         return (self.places + 1) * self.tiles + 1
@@ -77,7 +83,7 @@ class PlaceOrder:
 
     def list_begin(self, number: Index) -> Index:
         """Return where the rows of a list begin in the order."""
-        return clamp(looked_up(self.lists, number, self.start + self.count + 1) - self.start, 0, self.count)
+        return clamp(looked_up(self.lists, number, self.size) - self.start, 0, self.count)
 
     def row(self, number: Index) -> Index:
         """Return the row at a place of the order."""
@@ -100,13 +106,13 @@ def order_places(statement: Statement, rows: ScatterRows, index: DefUse) -> tupl
         tile *= 2
     tiles = -(-count // tile)
     found = PlaceOrder(add("order", count), add("bucket", count), "", count, places, tiles)
-    found = evolve(found, lists=add("lists", found.start + count))
+    found = evolve(found, lists=add("lists", found.size))
     length, ahead, rank, near = (
         add(name, extent)
-        for name, extent in (("length", found.start + count), ("ahead", found.start + count), ("rank", count), ("near", count))
+        for name, extent in (("length", found.size), ("ahead", found.size), ("rank", count), ("near", count))
     )
     j, i = Var("j", count), Var("i", min(tile, count))
-    e, f = Var("e", found.start + count), Var("f", found.start + count)
+    e, f = Var("e", found.size), Var("f", found.size)
     own = looked_up(found.bucket, as_index(j), found.start - 1)
     counted = InRange((Guard(as_index(e) - f, 1, e.extent),))
     before = Call("select", (counted, Read(length, (as_index(f),)), _NONE))
@@ -127,7 +133,13 @@ def order_places(statement: Statement, rows: ScatterRows, index: DefUse) -> tupl
         Statement(found.lists, (j,), (own + 1,), IndexValue(as_index(j), DType.U32), into=APPEND),
         Statement(rank, (j,), (as_index(j),), Call("select", (inside, earlier, _NONE)), (i,), "sum"),
         Statement(near, (j,), (as_index(j),), place),
-        Statement(found.order, (j,), (looked_up(near, as_index(j), count),), IndexValue(as_index(j), DType.U32), into=ONE_ARRIVAL),
+        Statement(
+            found.order,
+            (j,),
+            (looked_up(near, as_index(j), count),),
+            IndexValue(as_index(j), DType.U32),
+            into=ONE_ARRIVAL,
+        ),
     ]
 
 
