@@ -8,12 +8,13 @@ T rows at most, so that ranks take at most T steps a row.
     scatter sum length[bucket[j] + 1] = 1
     list[e] = start + sum[f < e] length[f]                      where list e begins; rows follow from `start` on
     scatter append list[bucket[j] + 1] = j                      where list e ends, and its rows
-    rank[j] = sum[i < T] (1 if list[begin[j] + i] < j and begin[j] + i < end[j] else 0)
-    order[begin[j] + rank[j]] = j
+    rank[t] = sum[i < T] (1 if list[begin + i] < list[start + t] and begin + i < end else 0)
+    order[begin - start + rank[t]] = list[start + t]
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 
 from attrs import evolve, frozen
@@ -107,40 +108,39 @@ def order_places(statement: Statement, rows: ScatterRows, index: DefUse) -> tupl
     tiles = -(-count // tile)
     found = PlaceOrder(add("order", count), add("bucket", count), "", count, places, tiles)
     found = evolve(found, lists=add("lists", found.size))
-    length, ahead, rank, near = (
-        add(name, extent)
-        for name, extent in (("length", found.size), ("ahead", found.size), ("rank", count), ("near", count))
-    )
-    j, i = Var("j", count), Var("i", min(tile, count))
-    e, f = Var("e", found.size), Var("f", found.size)
-    own = looked_up(found.bucket, as_index(j), found.start - 1)
+    length, ahead = (add(name, found.size) for name in ("length", "ahead"))
+    j, e, f = Var("j", count), Var("e", found.size), Var("f", found.size)
+    own = looked_up(found.bucket, as_index(j), found.start - 1) + 1
     counted = InRange((Guard(as_index(e) - f, 1, e.extent),))
     before = Call("select", (counted, Read(length, (as_index(f),)), _NONE))
     scan = Statement(ahead, (e,), (as_index(e),), before, (f,), "sum")
     scanned = divide_scans(Program(index.types, (length,), (), (scan,)))
     index.types.update(scanned.tensors)
     start = Call("add", (Read(ahead, (as_index(e),)), Const(found.start, DType.U32)))
-    here, end = found.list_begin(own), found.list_begin(own + 1)
-    inside = InRange((Guard(here + i - end, -count, 0),))
-    other = Read(found.lists, (clamp(here + i, 0, count - 1) + found.start,))
-    earlier = Call("select", (Call("lt", (other, IndexValue(as_index(j), DType.U32))), _ONE, _NONE))
-    place = Call("add", (IndexValue(here, DType.U32), Read(rank, (as_index(j),))))
     return found, [
         _buckets(rows, found, tile, index),
-        Statement(length, (j,), (own + 1,), _ONE, into="sum"),
+        Statement(length, (j,), (own,), _ONE, into="sum"),
         *scanned.statements,
         Statement(found.lists, (e,), (as_index(e),), start),
-        Statement(found.lists, (j,), (own + 1,), IndexValue(as_index(j), DType.U32), into=APPEND),
-        Statement(rank, (j,), (as_index(j),), Call("select", (inside, earlier, _NONE)), (i,), "sum"),
-        Statement(near, (j,), (as_index(j),), place),
-        Statement(
-            found.order,
-            (j,),
-            (looked_up(near, as_index(j), count),),
-            IndexValue(as_index(j), DType.U32),
-            into=ONE_ARRIVAL,
-        ),
+        Statement(found.lists, (j,), (own,), IndexValue(as_index(j), DType.U32), into=APPEND),
+        *_ranks(found, Var("i", min(tile, count)), add("rank", count), add("near", count)),
     ]
+
+
+def _ranks(found: PlaceOrder, i: Var, rank: str, near: str) -> Iterator[Statement]:
+    """Yield the statements of the places of rows: those of a list in order."""
+    t = Var("t", found.count)
+    here, own = as_index(t), Read(found.lists, (as_index(t) + found.start,))
+    row = looked_up(found.lists, here + found.start, found.count)
+    bucket = looked_up(found.bucket, row, found.start - 1)
+    begin, end = (looked_up(found.lists, number, found.size) for number in (bucket, bucket + 1))
+    inside = InRange((Guard(begin + i - end, -found.size, 0),))
+    other = Read(found.lists, (clamp(begin + i, 0, found.size - 1),))
+    earlier = Call("select", (inside, Call("select", (Call("lt", (other, own)), _ONE, _NONE)), _NONE))
+    yield Statement(rank, (t,), (here,), earlier, (i,), "sum")
+    place = Call("add", (IndexValue(found.list_begin(bucket), DType.U32), Read(rank, (here,))))
+    yield Statement(near, (t,), (here,), place)
+    yield Statement(found.order, (t,), (looked_up(near, here, found.count),), own, into=ONE_ARRIVAL)
 
 
 def looked_up(tensor: str, place: Index, extent: int) -> Index:
