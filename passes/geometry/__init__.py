@@ -11,6 +11,7 @@ from .block_sums import (
     ending_guards,
     index_axes,
     is_scatter_only,
+    looks_up_terms,
     part_place,
     part_rows,
     row_reads,
