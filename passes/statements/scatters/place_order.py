@@ -48,8 +48,8 @@ from .scatter_rows import ScatterRows, index_tests
 
 #: Least rows of a tile, and most lists for each row.
 MIN_TILE, MAX_LISTS_PER_ROW = 4096, 4
-#: Elements of a part of a scan.
-SCAN_PART = 1024
+#: Elements of which tensors have whole numbers: parts of a scan, and threads of a block, which then need no conditions.
+SCAN_PART, WHOLE_BLOCK = 1024, 256
 _ONE, _NONE = Const(1, DType.U32), Const(0, DType.U32)
 
 
@@ -105,7 +105,7 @@ def order_places(statement: Statement, rows: ScatterRows, index: DefUse) -> tupl
     tile = MIN_TILE
     while -(-count // tile) * (places + 1) > MAX_LISTS_PER_ROW * count and tile < count:
         tile *= 2
-    tiles = -(-count // tile)
+    tiles, ranked = -(-count // tile), -(-count // WHOLE_BLOCK) * WHOLE_BLOCK
     found = PlaceOrder(add("order", count), add("bucket", count), "", count, places, tiles)
     found = evolve(found, lists=add("lists", found.size))
     length, ahead = (add(name, found.size) for name in ("length", "ahead"))
@@ -123,24 +123,26 @@ def order_places(statement: Statement, rows: ScatterRows, index: DefUse) -> tupl
         *scanned.statements,
         Statement(found.lists, (e,), (as_index(e),), start),
         Statement(found.lists, (j,), (own,), IndexValue(as_index(j), DType.U32), into=APPEND),
-        *_ranks(found, Var("i", min(tile, count)), add("rank", count), add("near", count)),
+        *_ranks(found, Var("i", min(tile, count)), add("rank", ranked), add("near", ranked), index),
     ]
 
 
-def _ranks(found: PlaceOrder, i: Var, rank: str, near: str) -> Iterator[Statement]:
-    """Yield the statements of the places of rows: those of a list in order."""
-    t = Var("t", found.count)
-    here, own = as_index(t), Read(found.lists, (as_index(t) + found.start,))
-    row = looked_up(found.lists, here + found.start, found.count)
-    bucket = looked_up(found.bucket, row, found.start - 1)
-    begin, end = (looked_up(found.lists, number, found.size) for number in (bucket, bucket + 1))
+def _ranks(found: PlaceOrder, i: Var, rank: str, near: str, index: DefUse) -> Iterator[Statement]:
+    """Yield the statements of the places of rows in the order; ranks beyond the last row are those of the last row."""
+    t = Var("t", index.types[rank].size)
+    here, last = as_index(t), clamp(as_index(t), 0, found.count - 1) + found.start
+    own, row = Read(found.lists, (last,)), looked_up(found.lists, last, found.count)
+    number = looked_up(found.bucket, row, found.start - 1)
+    begin, end = (looked_up(found.lists, n, found.size) for n in (number, number + 1))
     inside = InRange((Guard(begin + i - end, -found.size, 0),))
     other = Read(found.lists, (clamp(begin + i, 0, found.size - 1),))
     earlier = Call("select", (inside, Call("select", (Call("lt", (other, own)), _ONE, _NONE)), _NONE))
     yield Statement(rank, (t,), (here,), earlier, (i,), "sum")
-    place = Call("add", (IndexValue(found.list_begin(bucket), DType.U32), Read(rank, (here,))))
+    place = Call("add", (IndexValue(found.list_begin(number), DType.U32), Read(rank, (here,))))
     yield Statement(near, (t,), (here,), place)
-    yield Statement(found.order, (t,), (looked_up(near, here, found.count),), own, into=ONE_ARRIVAL)
+    j = Var("j", found.count)
+    row_there = Read(found.lists, (as_index(j) + found.start,))
+    yield Statement(found.order, (j,), (looked_up(near, as_index(j), found.count),), row_there, into=ONE_ARRIVAL)
 
 
 def looked_up(tensor: str, place: Index, extent: int) -> Index:

@@ -110,8 +110,8 @@ class _SortedSum:
 
     @property
     def _chunks(self) -> int:
-        """Number of chunks that another one follows."""
-        return (self.rows.count - 1) // self._chunk
+        """Number of whole chunks; no element adds one that none follows."""
+        return self.rows.count // self._chunk
 
     def _add(self, name: str, dtype: DType, shape: Sequence[int]) -> str:
         return self.index.add_tensor(f"{self.statement.target}.{name}", TensorType(dtype, tuple(shape)))
