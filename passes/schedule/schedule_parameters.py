@@ -13,7 +13,6 @@ from ..geometry import (
     ScheduleParameter,
     SegmentTemplate,
     axis_classes,
-    multiplies_one_row,
     powers,
     reads_shared_matrices,
 )
@@ -80,7 +79,7 @@ def segment_parameters(
             yield part_parameter(structure, prefix, coarse)
         return
     yield from tile_parameters(segment, structure, prefix, target, coarse, widest)
-    yield from chunk_parameters(structure, prefix, coarse, multiplies_one_row(segment))
+    yield from chunk_parameters(segment, structure, prefix, coarse)
     if structure.parts >= 0:
         yield part_parameter(structure, prefix, coarse)
     if structure.reduction_threads:

@@ -57,8 +57,8 @@ _ONE, _NONE = Const(1, DType.U32), Const(0, DType.U32)
 class PlaceOrder:
     """Order of `count` rows by their places.
 
-    `order` has the rows, `bucket` the list of each row, of which each place has one for each of `tiles`; `lists` has
-    the ends of lists. Rows outside of the tensor have the place after the last one.
+    `order` has the rows, `bucket` the list of each row, of which each place has one for each `tile`; `lists` has the
+    ends of lists and their rows. Rows outside of the tensor have the place after the last one.
     """
 
     order: str
@@ -66,17 +66,27 @@ class PlaceOrder:
     lists: str
     count: int
     places: int
-    tiles: int
+    tile: int
 
     @property
-    def size(self) -> int:
-        """Elements of the tensor of lists, whole parts of a scan."""
-        return -(-(self.start + self.count) // SCAN_PART) * SCAN_PART
+    def tiles(self) -> int:
+        """Number of tiles, and of lists of a place."""
+        return -(-self.count // self.tile)
 
     @property
     def start(self) -> int:
         """First element of all lists in their tensor."""
         return (self.places + 1) * self.tiles + 1
+
+    @property
+    def end(self) -> int:
+        """End of all lists in their tensor."""
+        return self.start + self.count
+
+    @property
+    def size(self) -> int:
+        """Elements of the tensor of lists: whole parts of a scan, and a tile after each list."""
+        return -(-(self.end + self.tile) // SCAN_PART) * SCAN_PART
 
     def begin(self, place: Index) -> Index:
         """Return where the rows of a place begin in the order; those of the next place end them."""
@@ -84,7 +94,7 @@ class PlaceOrder:
 
     def list_begin(self, number: Index) -> Index:
         """Return where the rows of a list begin in the order."""
-        return clamp(looked_up(self.lists, number, self.size) - self.start, 0, self.count)
+        return clamp(looked_up(self.lists, number, self.end + 1) - self.start, 0, self.count)
 
     def row(self, number: Index) -> Index:
         """Return the row at a place of the order."""
@@ -105,8 +115,8 @@ def order_places(statement: Statement, rows: ScatterRows, index: DefUse) -> tupl
     tile = MIN_TILE
     while -(-count // tile) * (places + 1) > MAX_LISTS_PER_ROW * count and tile < count:
         tile *= 2
-    tiles, ranked = -(-count // tile), -(-count // WHOLE_BLOCK) * WHOLE_BLOCK
-    found = PlaceOrder(add("order", count), add("bucket", count), "", count, places, tiles)
+    ranked = -(-count // WHOLE_BLOCK) * WHOLE_BLOCK
+    found = PlaceOrder(add("order", count), add("bucket", count), "", count, places, min(tile, count))
     found = evolve(found, lists=add("lists", found.size))
     length, ahead = (add(name, found.size) for name in ("length", "ahead"))
     j, e, f = Var("j", count), Var("e", found.size), Var("f", found.size)
@@ -118,12 +128,12 @@ def order_places(statement: Statement, rows: ScatterRows, index: DefUse) -> tupl
     index.types.update(scanned.tensors)
     start = Call("add", (Read(ahead, (as_index(e),)), Const(found.start, DType.U32)))
     return found, [
-        _buckets(rows, found, tile, index),
+        _buckets(rows, found, index),
         Statement(length, (j,), (own,), _ONE, into="sum"),
         *scanned.statements,
         Statement(found.lists, (e,), (as_index(e),), start),
         Statement(found.lists, (j,), (own,), IndexValue(as_index(j), DType.U32), into=APPEND),
-        *_ranks(found, Var("i", min(tile, count)), add("rank", ranked), add("near", ranked), index),
+        *_ranks(found, Var("i", found.tile), add("rank", ranked), add("near", ranked), index),
     ]
 
 
@@ -133,9 +143,9 @@ def _ranks(found: PlaceOrder, i: Var, rank: str, near: str, index: DefUse) -> It
     here, last = as_index(t), clamp(as_index(t), 0, found.count - 1) + found.start
     own, row = Read(found.lists, (last,)), looked_up(found.lists, last, found.count)
     number = looked_up(found.bucket, row, found.start - 1)
-    begin, end = (looked_up(found.lists, n, found.size) for n in (number, number + 1))
+    begin, end = (looked_up(found.lists, n, found.end + 1) for n in (number, number + 1))
     inside = InRange((Guard(begin + i - end, -found.size, 0),))
-    other = Read(found.lists, (clamp(begin + i, 0, found.size - 1),))
+    other = Read(found.lists, (begin + i,))
     earlier = Call("select", (inside, Call("select", (Call("lt", (other, own)), _ONE, _NONE)), _NONE))
     yield Statement(rank, (t,), (here,), earlier, (i,), "sum")
     place = Call("add", (IndexValue(found.list_begin(number), DType.U32), Read(rank, (here,))))
@@ -150,7 +160,7 @@ def looked_up(tensor: str, place: Index, extent: int) -> Index:
     return Index(0, ((Indirect(tensor, (place,), extent, wraps=False), 1),))
 
 
-def _buckets(rows: ScatterRows, found: PlaceOrder, tile: int, index: DefUse) -> Statement:
+def _buckets(rows: ScatterRows, found: PlaceOrder, index: DefUse) -> Statement:
     """Return the statement of the lists of rows."""
     body: Expr = IndexValue(linearise(list(rows.write), row_major(rows.extents)), DType.U32)
     for condition in (c for i in rows.write for found_ in indirects(i) for c in index_tests(found_, index.types)):
@@ -158,5 +168,5 @@ def _buckets(rows: ScatterRows, found: PlaceOrder, tile: int, index: DefUse) -> 
     number = linearise([as_index(a) for a in rows.keys], row_major(tuple(a.extent for a in rows.keys)))
     if found.tiles > 1:
         body = Call("mul", (body, Const(found.tiles, DType.U32)))
-        body = Call("add", (body, IndexValue(number // tile, DType.U32)))
+        body = Call("add", (body, IndexValue(number // found.tile, DType.U32)))
     return Statement(found.bucket, rows.keys, (number,), body)
