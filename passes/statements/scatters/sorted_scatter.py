@@ -169,4 +169,12 @@ class _SortedSum:
         return self._sum(parts, axes, tuple(map(as_index, axes)), self._term(terms, number, after), step)
 
 
-SORTED_SUM = RewriteRule(Scattered(("sum",)), _sortable_rows, _sum_sorted_rows)
+def _narrow_rows(match: Match) -> ScatterRows | None:
+    """Return the rows of a scatter whose sums need a wider type than its own."""
+    dtype = match.index.types[match.root.target].dtype
+    return _sortable_rows(match) if dtype.accumulator is not dtype else None
+
+
+SORTED_SUM, NARROW_SORTED_SUM = (
+    RewriteRule(Scattered(("sum",)), rows, _sum_sorted_rows) for rows in (_sortable_rows, _narrow_rows)
+)
