@@ -75,7 +75,7 @@ def chunk_parameters(
             else _chunks(extent, len(loop) > 1, structure, coarse)
         )
         if loop in looked_up and not structure.reduction_threads:
-            values = [n for n in values if n >= min(MIN_LOOKED_UP, extent)]
+            values = tuple(n for n in values if n >= min(MIN_LOOKED_UP, extent))
         yield ScheduleParameter.of(f"{prefix}c{k}", values)
 
 

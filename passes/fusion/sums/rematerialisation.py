@@ -124,7 +124,7 @@ class _Rematerialiser:
         return unit
 
     def rematerialise(self, unit: Unit) -> bool:
-        """Rematerialise a light value where long reductions separate its readers, and return whether they do."""
+        """Rematerialise a light value if long reductions separate its readers."""
         if not self._is_light(unit):
             return False
         (value,) = unit.writes

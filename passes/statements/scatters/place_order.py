@@ -48,7 +48,7 @@ from .scatter_rows import ScatterRows, index_tests
 
 #: Least rows of a tile, and most lists for each row.
 MIN_TILE, MAX_LISTS_PER_ROW = 4096, 4
-#: Elements of which tensors have whole numbers: parts of a scan, and threads of a block, which then need no conditions.
+#: Factors of the sizes of tensors: elements of a part of a scan, and threads of a block, which then need no conditions.
 SCAN_PART, WHOLE_BLOCK = 1024, 256
 _ONE, _NONE = Const(1, DType.U32), Const(0, DType.U32)
 
@@ -57,8 +57,8 @@ _ONE, _NONE = Const(1, DType.U32), Const(0, DType.U32)
 class PlaceOrder:
     """Order of `count` rows by their places.
 
-    `order` has the rows, `bucket` the list of each row, of which each place has one for each `tile`; `lists` has the
-    ends of lists and their rows. Rows outside of the tensor have the place after the last one.
+    `order` has the rows, `bucket` the list of each row; each place has a list for each `tile`. `lists` has the ends
+    of lists and their rows. Rows outside of the tensor have the place after the last one.
     """
 
     order: str
@@ -85,11 +85,17 @@ class PlaceOrder:
 
     @property
     def size(self) -> int:
-        """Elements of the tensor of lists: whole parts of a scan, and a tile after each list."""
+        """Elements of the tensor of lists.
+
+        They are whole parts of a scan, with room for a tile after each list.
+        """
         return -(-(self.end + self.tile) // SCAN_PART) * SCAN_PART
 
     def begin(self, place: Index) -> Index:
-        """Return where the rows of a place begin in the order; those of the next place end them."""
+        """Return where the rows of a place begin in the order.
+
+        Those of the next place end them.
+        """
         return self.list_begin(place * self.tiles)
 
     def list_begin(self, number: Index) -> Index:
