@@ -271,6 +271,7 @@ if TYPE_CHECKING:
     from .schedule import (
         ALTERNATING,
         MAX_RADIX_LANES,
+        MAX_READ_WARPS,
         PERSISTENT,
         RADIX_DIGITS,
         TEAMS,

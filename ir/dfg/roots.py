@@ -213,6 +213,7 @@ class Initialise:
 class LaneReduce:
     """Combine the values of the `threads` threads that share an instance.
 
+    They lie at distances of `stride` threads.
     With `along` (`ir.segment.SCAN_MODES`), threads hold elements of a row, the last number of `shape` of an instance,
     `vector` neighbours at a time, and each element becomes the combination of those before or after it; or, in an order
     (`ir.segment.SORT_ORDERS`), the place of the element of `keys` that comes there. The `extent` keys are held so, too;
@@ -231,6 +232,7 @@ class LaneReduce:
     ranks: tuple[int, ...] = ()
     blocks: int = 1
     place: int = 0
+    stride: int = 1
 
 
 Root: TypeAlias = Union[

@@ -52,7 +52,8 @@ class CostCoefficients:
     `hiding` that of the loss. `dram` and `l2` are shares of the bandwidth that kernels sustain, `again` the share
     of re-read bytes that DRAM serves, `asked` the share of L2 traffic that follows the threads' requests, `unmoved`
     and `refetched` weights of unmoved bytes of touched sectors and of bytes that copies past L1 fetch again,
-    `partial_stores` that of bytes of sectors that stores fill in part, `combined` the sectors that L2 combines values
+    `partial_stores` that of bytes of sectors that stores fill in part, `unfilled_line` the clocks of a memory line that
+    warps touch beyond those that they fill, `combined` the sectors that L2 combines values
     in per clock and SM. One more than `overlap` is the power in which times add up, `mma_overlap` that with matrix
     instructions: the greater, the better resources work side by side.
 
@@ -205,6 +206,7 @@ class CostCoefficients:
     box_registers: float = 0.0
     box_tail: float = 0.0
     partial_stores: float = 6.0
+    unfilled_line: float = 0.4
     functions: float = 0.4
     cached_functions: float = 800.0
 

@@ -66,6 +66,7 @@ from .row_sharing import (
     is_row_maximum,
     joins_loop,
     maximises_scores,
+    reduces_columns,
     register_chain,
     running_maximum,
     shareable_loops,

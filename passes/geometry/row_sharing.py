@@ -38,8 +38,9 @@ from ...ir import (
     stored_factor,
     walked_row,
 )
+from .footprint import places_of
 from .matrix_instructions import mma_operands
-from .schedule_template import SegmentTemplate
+from .schedule_template import SegmentTemplate, is_matrix_like, multiplies_one_row
 
 
 @lru_cache(maxsize=4096)
@@ -194,6 +195,24 @@ def whole_loops(segment: Segment, reduces: Sequence[Sequence[int]]) -> tuple[int
     if segment.column_sums:
         return tuple(sorted({k for loops in reduces for k in loops}))
     return tuple(sorted({k for r, loops in zip(segment.reductions, reduces, strict=True) if r.along for k in loops}))
+
+
+@lru_cache(maxsize=4096)
+def reduces_columns(segment: Segment, shared: tuple[str, ...]) -> bool:
+    """Return whether reductions run across rows of memory.
+
+    The rows lie along the segment's axes; threads that share a column are numbered slowest, so that neighbours read
+    neighbours. Products, and segments with tensors that are `shared` with others, are left out.
+    """
+    loops, own = {v for r in segment.reductions for v in r.reduce}, {r.name for r in segment.reductions}
+    product = is_matrix_like(segment) or multiplies_one_row(segment)
+    passed = not {*shared}.isdisjoint({*segment.tensors_read, *(o.tensor for o in segment.outputs)})
+    if passed or product or segment.column_sums or any(r.along for r in segment.reductions):
+        return False
+    found = [n for r in segment.reductions for n in reads(r.body) if n.tensor not in own]
+    found = [n for n in found if loops & places_of(n.indices) and places_of(n.indices).intersection(segment.axes)]
+    runs = [{v for v, factor in n.indices[-1].terms if factor == 1} for n in found]
+    return bool(runs) and all(loops.isdisjoint(run) and run.intersection(segment.axes) for run in runs)
 
 
 def walks_rows(segment: Segment, schedule: SegmentSchedule) -> bool:

@@ -35,9 +35,13 @@ SHUFFLED_BYTES = (4, 8)
 
 
 def lane_parameter(structure: SegmentTemplate, prefix: str, target: Target, widest: int) -> ScheduleParameter:
-    """Return the parameter of a row's reduction threads and vectors."""
+    """Return the parameter of a row's reduction threads and vectors.
+
+    Neighbours along columns are no vectors.
+    """
     longest = max((prod(a.extent for a in loop) for loop in structure.loops), default=1)
-    lanes, vectors = powers(1, min(next_power(longest), target.MAX_thread)), powers(1, widest)
+    lanes = powers(1, min(next_power(longest), target.MAX_thread))
+    vectors = powers(1, 1 if structure.over_columns else widest)
     pairs = tuple((n, v) for n in lanes for v in vectors if n * v <= next_power(longest))
     return ScheduleParameter((f"{prefix}reduction_threads", f"{prefix}row_vector"), pairs)
 

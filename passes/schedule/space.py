@@ -48,6 +48,7 @@ from ..geometry import (
     is_scatter_only,
     multiplies_one_row,
     part_rows,
+    reduces_columns,
     scatter_tile_dim,
     walked_loop,
     whole_dims,
@@ -142,8 +143,17 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
         rows = part_rows(segment, group)
         if segment.column_sums and not rows:
             return []
+        over = reduces_columns(segment, group.shared)
         template = SegmentTemplate(
-            dims, loops, reduces, none, reduction_threads=True, shared=written, whole=whole, part_rows=rows
+            dims,
+            loops,
+            reduces,
+            none,
+            reduction_threads=True,
+            shared=written,
+            whole=whole,
+            part_rows=rows,
+            over_columns=over,
         )
         found = (
             []
@@ -153,7 +163,7 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
         if walked_row(segment) is not None and not written and not reads_shared:
             walked = walked_loop(segment, loops)
             found += [SegmentTemplate(d, loops, reduces, none, walked=walked) for d in _pointwise_dims(segment)]
-        if not whole and not written and _may_share_rows(group, segment, loops, target):
+        if not (whole or written or over) and _may_share_rows(group, segment, loops, target):
             found.append(evolve(template, clusters=True, caches_rows=caches_rows))
         return found
     found = _reduction_templates(group, segment, written, reads_shared, separate, target)
@@ -199,9 +209,12 @@ def _reduction_templates(
         dims, none = runs if matrix else _flat_dims(segment), tuple(() for _ in reduces)
         dims = separate if written or reads_shared else dims
         caches_rows = len(group.segments) == 1 and _may_cache_rows(group, segment, loops, target)
-        template = SegmentTemplate(dims, loops, reduces, none, reduction_threads=True, shared=written)
+        over = reduces_columns(segment, group.shared)
+        template = SegmentTemplate(
+            dims, loops, reduces, none, reduction_threads=True, shared=written, over_columns=over
+        )
         found.append(evolve(template, caches_rows=caches_rows))
-        if len(group.segments) == 1 and not matrix and _may_share_rows(group, segment, loops, target):
+        if len(group.segments) == 1 and not (matrix or over) and _may_share_rows(group, segment, loops, target):
             found.append(evolve(template, clusters=True, caches_rows=caches_rows))
     return list(dict.fromkeys(found))
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends.cuda.compile import compile_kernels
+from cuts.backends.compilers.cubins import compile_kernels
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType

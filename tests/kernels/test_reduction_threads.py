@@ -9,6 +9,7 @@ import re
 
 import pytest
 from cuts.backends.devices import find_target
+from cuts.ir import DType
 from cuts.ir.dfg import LaneReduce
 from cuts.ir.kernel import phases
 from cuts.ir.segment import FusedGroup
@@ -92,3 +93,36 @@ def test_warps_meet_twice_for_warp_size_instances() -> None:
                     2 * -(-segment.dims[0].thread // GPU.warp_size) if segment.reduction_threads > GPU.warp_size else 0
                 )
                 assert source.count("__syncthreads()") == barriers
+
+
+@pytest.mark.parametrize("target", DEVICES)
+@pytest.mark.parametrize("op", ["reduce_max", "reduce_sum", "argmin"])
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.I64])
+def test_columns_combine_between_any_lanes(target: str, op: str, dtype: DType) -> None:
+    """A warp holds one or several threads of a column."""
+    make = builder()
+    source = make.input(700, 192, dtype=dtype)
+    value = make.node(op, source, **({"axis": 0} if op == "argmin" else {"axes": (0,)}))
+    group, space_of = unite(make.programs(), value), SPACES[target.split(":")[0]]
+    space = make_space(group, space_of)
+    seen = set()
+    for structure in (s for s in space.templates if s.segments[-1].over_columns):
+        for point in legal_points(space, structure, 3, 4):
+            (segment,) = point.segments
+            if segment.reduction_threads > 1:
+                check(_device(target), space_of, group, point)
+                seen.add(segment.threads // segment.reduction_threads)
+    assert seen
+
+
+def test_neighbours_of_columns_read_neighbours() -> None:
+    make = builder()
+    value = make.node("reduce_sum", make.input(4096, 256), axes=(0,))
+    group = unite(make.programs(), value)
+    space = make_space(group, GPU)
+    structure = next(s for s in space.templates if s.segments[-1].over_columns)
+    for point in legal_points(space, structure, 2, 16):
+        (segment,) = point.segments
+        source = emit(extract(lower(group, point, {}, GPU)), "cuda").source
+        if segment.reduction_threads > 1 and segment.dims[0].threads > 1:
+            assert f"s0l = ((tid) / {segment.dims[0].threads})" in source
