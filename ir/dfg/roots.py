@@ -19,7 +19,7 @@ class Store:
 
     With `into`, a reduction, the value is combined with the stored one, unless an integer in the address is no index.
     Instruction selection gives it an `axis` whose aligned neighbours it combines at once, and the condition `when` (a
-    value, or none) of a store that keeps some elements.
+    value, or none) of a store that keeps some elements. Values are appended within a buffer of `size` elements.
     """
 
     space: str
@@ -31,6 +31,7 @@ class Store:
     into: str | None = None
     axis: Var | None = None
     when: tuple[Value, ...] = ()
+    size: int = 0
 
 
 @frozen(cache_hash=True)

@@ -17,6 +17,7 @@ from typing import cast
 from attrs import evolve, field, frozen
 
 from ...ir import (
+    APPEND,
     FusedGroup,
     Segment,
     Target,
@@ -201,7 +202,7 @@ def _privatised_templates(group: FusedGroup, segment: Segment, target: Target) -
     dims = tuple(tuple(run) for _, run in groupby(segment.axes, key=lambda axis: axis in own))
     scatter_dim, type_ = scatter_tile_dim(segment, group, dims), group.tensors[segment.outputs[0].tensor]
     least = type_.nbytes // prod(a.extent for a in own)
-    fits = scatter_dim >= 0 and least <= target.MAX_shared
+    fits = scatter_dim >= 0 and segment.outputs[0].into != APPEND and least <= target.MAX_shared
     return [SegmentTemplate(dims, (), (), (), scatter_dim=scatter_dim)] if fits else []
 
 
