@@ -41,7 +41,11 @@ class CheckedCalls:
         found = getattr(self.bindings, name)
         if not _FUNCTION.match(name):
             return found
-        call = lambda *arguments: self.check(found(*arguments))  # noqa: E731
+
+        def call(*arguments: Any) -> Any:
+            result = found(*arguments)
+            return None if len(result) == 1 and not int(result[0]) else self.check(result)
+
         setattr(self, name, call)
         return call
 
