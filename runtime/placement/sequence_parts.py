@@ -129,13 +129,14 @@ def place_in_parts(
     """
     placed = place_over_blocks(plan, held, shared)
     whole = divide_sequence(placed, [0])
-    bound = any(kernel.dialect == DIALECT for kernel in plan.kernels)  # routines of libraries, to one address
-    if not divide or bound or not 1 < len(placed.sequence.order) <= MAX_CONCURRENT_LAUNCHES:
+    used = peak_memory(placed, whole)
+    if not divide or used <= MIN_SAVED_BYTES or not 1 < len(placed.sequence.order) <= MAX_CONCURRENT_LAUNCHES:
         return placed, whole
-    spans = _intermediates(placed)
+    bound = any(kernel.dialect == DIALECT for kernel in plan.kernels)  # routines of libraries, to one address
+    spans = {} if bound else _intermediates(placed)
     starts = launch_memory(placed, spans).starts()
     other = place_over_blocks(plan, held, shared, temporary=_by_parts(spans, starts))
-    parts, used = divide_sequence(other, starts), peak_memory(placed, whole)
+    parts = divide_sequence(other, starts)
     least = max(MIN_SAVED_BYTES, round(used * MIN_SAVED_PART))
     return (other, parts) if peak_memory(other, parts) + least <= used else (placed, whole)
 
