@@ -1,8 +1,8 @@
 """Conversions of half types in source, single and packed in pairs.
 
 Numbers are rounded to nearest even; NaN stays NaN, and too large numbers become infinite.
-From sm_80 on PTX converts two numbers at once; before that, and in OpenCL, a bfloat16 is rounded by integer arithmetic:
-its bits are the upper half of those of a float.
+From sm_80 on two numbers are converted at once, faster than single ones, which are converted beside a zero; before
+that, and in OpenCL, a bfloat16 is rounded by integer arithmetic: its bits are the upper half of those of a float.
 """
 
 from __future__ import annotations
@@ -39,14 +39,20 @@ def cuda_halves(device: str) -> dict[str, str]:
     """
     number, bits = "float of unsigned short h", "unsigned short of float f"
     part, word = "float of unsigned int w", "unsigned int of float a, float b"
-    to_bf16 = 'unsigned short h; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(f)); return h;'
+    one = 'unsigned int w; asm("cvt.rn.{}x2.f32 %0, %{}, %{};" : "=r"(w) : "f"(f), "f"(0.0f)); return {};'
+    by_bits = _rounded_bits("unsigned int u = __float_as_uint(f);")
+    to_f16 = 'unsigned short h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f)); return h;'
     pack = 'unsigned int w; asm("cvt.rn.{}x2.f32 %0, %2, %1;" : "=r"(w) : "f"(a), "f"(b)); return w;'
     pair = "return cuts_to_{0}(a) | (unsigned int)cuts_to_{0}(b) << 16;"
     bodies = {
         "cuts_from_f16": (number, 'float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h)); return f;'),
         "cuts_from_bf16": (number, "return __uint_as_float((unsigned int)h << 16);"),
-        "cuts_to_f16": (bits, 'unsigned short h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f)); return h;'),
-        "cuts_to_bf16": (bits, _from_sm80(to_bf16, _rounded_bits("unsigned int u = __float_as_uint(f);"))),
+        "cuts_to_f16": (bits, _from_sm80(one.format("f16", 2, 1, "w"), to_f16)),
+        "cuts_to_bf16": (bits, _from_sm80(one.format("bf16", 2, 1, "w"), by_bits)),
+        "cuts_round_bf16": (
+            "float of float f",
+            _from_sm80(one.format("bf16", 1, 2, "__uint_as_float(w)"), "return cuts_from_bf16(cuts_to_bf16(f));"),
+        ),
         "cuts_low_f16": (part, "return cuts_from_f16((unsigned short)w);"),
         "cuts_high_f16": (part, "return cuts_from_f16((unsigned short)(w >> 16));"),
         "cuts_low_bf16": (part, "return __uint_as_float(w << 16);"),
@@ -87,7 +93,7 @@ def opencl_halves(device: str) -> dict[str, str]:
 #: Templates by element type ({p} pointer, {i} element, {v} value) that load, store and round numbers of half types.
 CUDA_LOAD: Mapping[str, str] = {name: f"cuts_from_{name}({{p}}[{{i}}])" for name in ("f16", "bf16")}
 CUDA_STORE: Mapping[str, str] = {name: f"{{p}}[{{i}}] = cuts_to_{name}({{v}});" for name in ("f16", "bf16")}
-CUDA_ROUND: Mapping[str, str] = {name: f"cuts_from_{name}(cuts_to_{name}({{v}}))" for name in ("f16", "bf16")}
+CUDA_ROUND: Mapping[str, str] = {"f16": "cuts_from_f16(cuts_to_f16({v}))", "bf16": "cuts_round_bf16({v})"}
 OPENCL_LOAD: Mapping[str, str] = {"f16": "vload_half({i}, {p})", "bf16": "cuts_from_bf16({p}[{i}])"}
 OPENCL_STORE: Mapping[str, str] = {"f16": "vstore_half({v}, {i}, {p});", "bf16": "{p}[{i}] = cuts_to_bf16({v});"}
 OPENCL_ROUND: Mapping[str, str] = {"f16": "cuts_round_f16({v})", "bf16": "cuts_from_bf16(cuts_to_bf16({v}))"}
