@@ -92,7 +92,8 @@ def _resident_reduction(state: SegmentState, reduction: Reduction, schedule: Red
     share, unrolled = row_share(state.frame, local)
     binding = state.bind((dim,), (local,), (state.frame.rank * dim.block_k,))
     begin, end = state.initialise(reduction), state.lane_reduce(reduction)
-    *roots, each = scaled_sums(state, reduction, binding, (local,), {}, {})
+    before, each = scaled_sums(state, reduction, binding, (local,), {}, {})
+    roots: list[Root] = [*before]
     if reduction.along in SORT_ORDERS:
         # The keys of a sort have registers of their own besides the resulting places.
         keys, dtype = f"{reduction.name}.keys", each.value.dtype.accumulator
@@ -275,7 +276,7 @@ def _accumulate_all(
         sums = _rescaled_sums(each, shared)
         if sums:
             roots += state.assign(each, "before", state.register(each))
-        *before, added = scaled_sums(state, each, binding, locals_, {**staged, **shifts}, covered)
+        before, added = scaled_sums(state, each, binding, locals_, {**staged, **shifts}, covered)
         roots += [*before, evolve(added, name=_block_sum_name(each)) if each in blocked else added]
         if sums:
             new, held = state.register(each), state.register(each, "shift")

@@ -67,8 +67,8 @@ def scaled_sums(
     locals_: Sequence[Var],
     staged: Mapping[Expr, Value],
     covered: Mapping[Expr, frozenset[Var]],
-) -> tuple[Root, ...]:
-    """Return the roots of a K block's accumulation, itself last.
+) -> tuple[tuple[Root, ...], Accumulate]:
+    """Return the roots before a K block's accumulation, and itself.
 
     Scales multiply sums of a thread's vectors:
 
@@ -77,7 +77,7 @@ def scaled_sums(
     scales, block = block_scales(reduction.body, reduction.reduce)
     width = state.frame.schedule.row_vector
     if not block or width == 1 or block % width or reduction.combine != "sum":
-        return (accumulate(state, reduction, binding, locals_, staged, covered),)
+        return (), accumulate(state, reduction, binding, locals_, staged, covered)
     share, (vector, element) = row_share(state.frame, locals_[0])
     rest = (part for part in factors(reduction.body) if part not in scales)
     plain = evolve(reduction, body=reduce(lambda a, b: call("mul", a, b), rest))
@@ -88,11 +88,9 @@ def scaled_sums(
     place = substitute(share.value, {element: 0} if over else {element: 0, vector: 0})
     values = scale_values(state, reduction, binding, staged, locals_[0], place)
     scaled = multiply_scales((RegisterRead(name, at, added.dtype), *values), added.dtype)
-    return (
-        evolve(begin, name=name, shape=(*begin.shape, *(v.extent for v in over))),
-        evolve(added, name=name, at=at, over=(element,)),
-        Accumulate(added.name, added.at, "sum", scaled, over, added.dtype),
-    )
+    begin = evolve(begin, name=name, shape=(*begin.shape, *(v.extent for v in over)))
+    total = Accumulate(added.name, added.at, "sum", scaled, over, added.dtype)
+    return (begin, evolve(added, name=name, at=at, over=(element,))), total
 
 
 def held_scales(state: SegmentState, reduction: Reduction, scales: Sequence[Value]) -> tuple[RegisterWrite, ...]:
