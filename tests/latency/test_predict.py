@@ -253,8 +253,8 @@ def test_a_model_is_predicted_layer_by_layer(
 
 def test_timed_plans_of_other_networks_predict_plans() -> None:
     errors = [abs(us / plan.us - 1) for plan, us in unseen_plans(read_plans(load_profile("h200")))]
-    assert len(errors) >= 16
-    assert sum(error < 0.1 for error in errors) >= 12
+    assert len(errors) >= 8
+    assert sum(error < 0.1 for error in errors) >= 0.8 * len(errors)
 
 
 def test_launches_of_loops_have_a_share_of_their_own() -> None:
