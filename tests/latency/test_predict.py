@@ -257,7 +257,7 @@ def test_timed_plans_of_other_networks_predict_plans() -> None:
     assert sum(error < 0.1 for error in errors) >= 0.8 * len(errors)
 
 
-def test_launches_of_loops_have_a_share_of_their_own() -> None:
+def test_launches_of_loops_have_another_share() -> None:
     plans = [TimedPlan("a", 1, 10.0, 0.0, 8.0), TimedPlan("b", 1, 10.0, 10.0, 20.0), TimedPlan("b", 2, 1.0, 2.0, 3.2)]
     model = fit_own_plans(plans)
     assert (model.share, model.looped) == (0.8, pytest.approx(1.2))
