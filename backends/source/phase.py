@@ -176,7 +176,7 @@ class PhasePrinter:
 
     def _key(self, node: DfgNode, opened: tuple[Var, ...]) -> tuple[object, ...]:
         rest = self._rest(node, opened)
-        if isinstance(node, LaneReduce) and not node.along:
+        if isinstance(node, LaneReduce) and not (node.along or node.extent):
             return ("fence", node.threads, node.dtype)
         if isinstance(node, (Initialise, LaneReduce)):
             return ("fence", node)

@@ -25,6 +25,7 @@ from ...ir import (
     Cast,
     Expr,
     FusedGroup,
+    Output,
     Read,
     Reduction,
     Segment,
@@ -36,6 +37,7 @@ from ...ir import (
     guarded_read,
     reads,
     stored_factor,
+    variables,
     walked_row,
 )
 from .footprint import places_of
@@ -225,6 +227,42 @@ def walked_loop(segment: Segment, loops: Sequence[tuple[Var, ...]]) -> int:
     """Return the position of the loop over a walked row, or -1."""
     row = walked_row(segment)
     return -1 if row is None else [*loops].index((row,))
+
+
+@lru_cache(maxsize=4096)
+def reads_ahead(segment: Segment) -> tuple[Read, ...]:
+    """Return the elements of a walked row that a block loads ahead.
+
+    Those that an output stores unchanged are not: their registers would be written before the stores of vectors.
+    """
+    own = {r.name for r in segment.reductions}
+    row = walked_row(segment)
+    found = [r for body in segment.expressions for r in reads(body) if r.tensor not in own]
+    copied = {drop_conversions(o.body) for o in segment.outputs}
+    return tuple(dict.fromkeys(r for r in found if row in expr_variables(r) and r not in copied))
+
+
+def summed_dims(segment: Segment, dims: Sequence[tuple[Var, ...]]) -> tuple[int, ...]:
+    """Return the dims along which outputs beside walked rows sum instances."""
+    sums = segment.column_sums if walked_row(segment) is not None else ()
+    return tuple(sorted({d for output in sums for d in dims_of_sum(segment, output, dims)}))
+
+
+def sums_row(output: Output) -> bool:
+    """Return whether a sum over instances is one along their rows, too."""
+    return bool(output.across) and not any({*output.extra} & variables(index) for index in output.write)
+
+
+def summed_axes(segment: Segment, output: Output) -> tuple[Var, ...]:
+    """Return the axes whose instances an output along a row sums."""
+    kept = frozenset[Var]().union(*map(variables, output.write))
+    return tuple(a for a in segment.axes if a.extent > 1 and a not in kept) if output.across else ()
+
+
+def dims_of_sum(segment: Segment, output: Output, dims: Sequence[tuple[Var, ...]]) -> tuple[int, ...]:
+    """Return the dims along which an output sums instances of walked rows."""
+    axes = {*summed_axes(segment, output)}
+    return tuple(d for d, dim in enumerate(dims) if not axes.isdisjoint(dim))
 
 
 # ---- chains in registers

@@ -55,7 +55,8 @@ class SegmentTemplate:
     Blocks with column sums take `part_rows` instances, in several tiles. The blocks of a cluster share the rows of a
     segment that `clusters`.
     Matrix instructions of a `boxed` segment fill a box in shared memory. A thread takes the rows of the loop at
-    position `walked` whole, element by element, if there is one. Reduction threads `over_columns` are numbered slowest.
+    position `walked` whole, element by element, if there is one. A block takes dims at positions `summed` whole, too.
+    Reduction threads `over_columns` are numbered slowest.
     """
 
     dims: tuple[tuple[Var, ...], ...]
@@ -82,6 +83,7 @@ class SegmentTemplate:
     boxed: bool = False
     walked: int = -1
     over_columns: bool = False
+    summed: tuple[int, ...] = ()
 
     @property
     def tiled_dim(self) -> int:

@@ -7,17 +7,20 @@ from math import prod
 
 import numpy as np
 
-from ...ir import Segment, Target
+from ...ir import Segment, Target, expr_variables
 from ..geometry import (
     ROW_CACHE_UNITS,
     Count,
+    Geometry,
     ScheduleParameter,
     SegmentTemplate,
     can_stream_rows,
+    dims_of_sum,
     is_register_chain,
     next_power,
     powers,
     product,
+    reads_ahead,
 )
 from .rules import Finding, ScheduleSizes, axes_text
 
@@ -28,8 +31,8 @@ STREAMED_PART_LENGTHS = (32, 64, 128, 256)
 #: Most elements of a row that a thread of a cluster holds: with 64 a log softmax of halves took 1.45 times as long as
 #: with 32, the gradient of a cross entropy 1.6 times; softmaxes of 131,072 columns as long.
 MAX_HELD_ELEMENTS = 32
-#: Most elements of an operand that a thread of walked rows loads ahead: with 128, compilers spilled.
-MAX_ELEMENTS_AHEAD = 32
+#: Most registers of elements of walked rows that a thread loads ahead.
+MAX_WORDS_AHEAD = 144
 #: Bytes of the values that lanes exchange by shuffles.
 SHUFFLED_BYTES = (4, 8)
 
@@ -91,9 +94,40 @@ def check_rows_whole(sizes: ScheduleSizes) -> Iterator[Finding]:
 
 def check_rows_walked(sizes: ScheduleSizes) -> Iterator[Finding]:
     """Registers hold the elements of walked rows that are loaded ahead."""
-    for part in (p for p in sizes.parts if p.structure.walked >= 0):
-        ahead = part.block_k[part.structure.walked] * product(part.thread)
-        yield np.greater(ahead, MAX_ELEMENTS_AHEAD), "{} elements of walked rows are loaded ahead", ahead
+    for segment, part in zip(sizes.group.segments, sizes.parts, strict=True):
+        if part.structure.walked < 0:
+            continue
+        ahead: Count = product(part.thread)  # the states
+        for read in reads_ahead(segment):
+            dims = zip(part.structure.dims, part.thread, strict=True)
+            own = product(n for dim, n in dims if not expr_variables(read).isdisjoint(dim))
+            words = max(1, sizes.group.tensors[read.tensor].dtype.size // 4)
+            ahead = ahead + part.block_k[part.structure.walked] * own * words
+        yield np.greater(ahead, MAX_WORDS_AHEAD), "{} registers of elements of walked rows are loaded ahead", ahead
+
+
+def check_sums_whole(sizes: ScheduleSizes) -> Iterator[Finding]:
+    """A block sums all instances along a dim.
+
+    The lanes of a warp share the elements of a K block evenly."""
+    for segment, part in zip(sizes.group.segments, sizes.parts, strict=True):
+        dims = part.structure.dims
+        for d in part.structure.summed:
+            extent = prod(a.extent for a in dims[d])
+            text = "dim {}: a block of {} sums, not all of {}"
+            yield np.less(part.block[d], extent), text, axes_text(dims[d]), part.block[d], extent
+        for output in segment.column_sums if part.structure.summed else ():
+            lanes = product(summed_lanes(part, d, sizes.target) for d in dims_of_sum(segment, output, dims))
+            chunk, even = part.block_k[part.structure.walked], np.bool_(True)
+            for count in part.counts:
+                even = even & np.equal(count & (count - 1), 0)
+            uneven = np.logical_not(even) | np.not_equal(chunk % np.maximum(lanes, 1), 0)
+            yield uneven, "{} lanes share {} elements of walked rows", lanes, chunk
+
+
+def summed_lanes(part: Geometry, d: int, target: Target) -> Count:
+    """Return the lanes of a warp along a dim."""
+    return np.minimum(part.counts[d], np.maximum(1, target.warp_size // product(part.counts[d + 1 :])))
 
 
 def check_clusters(sizes: ScheduleSizes) -> Iterator[Finding]:

@@ -28,6 +28,7 @@ from .row_parameters import (
     check_rows_passed_on,
     check_rows_walked,
     check_rows_whole,
+    check_sums_whole,
     lane_parameter,
     part_parameter,
     row_cache_parameter,
@@ -79,7 +80,7 @@ def segment_parameters(
             yield part_parameter(structure, prefix, coarse)
         return
     yield from tile_parameters(segment, structure, prefix, target, coarse, widest)
-    yield from chunk_parameters(structure, prefix, coarse)
+    yield from chunk_parameters(segment, structure, prefix, coarse)
     if structure.parts >= 0:
         yield part_parameter(structure, prefix, coarse)
     if structure.reduction_threads:
@@ -179,6 +180,7 @@ SIZE_RULES: tuple[Rule, ...] = (
     check_rows_kept,
     check_rows_whole,
     check_rows_walked,
+    check_sums_whole,
     check_clusters,
     check_ring_short,
     check_rows_passed_on,

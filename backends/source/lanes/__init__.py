@@ -5,3 +5,4 @@ from .combination import LaneCombination, begin_cluster
 from .prefix_scan import LaneScan
 from .radix_selection import LaneSelect
 from .radix_sort import radix_printer
+from .strided_lanes import StridedLanes
