@@ -200,9 +200,7 @@ class PhasePrinter:
         return not variables(node.address).isdisjoint(self.names.tiles)
 
     def _units(self, nodes: Sequence[DfgNode], opened: tuple[Var, ...]) -> list[_Unit]:
-        """Group nodes greedily: a node joins the last unit of its key unless a later unit makes one of its operands, or
-        writes a register that it reads.
-        """
+        """Group nodes greedily: a node joins the last unit of its key unless a later one makes an operand or register."""
         units: list[_Unit] = []
         place: dict[DfgNode, int] = {}
         written: dict[str, int] = {}
