@@ -200,7 +200,7 @@ class PhasePrinter:
         return not variables(node.address).isdisjoint(self.names.tiles)
 
     def _units(self, nodes: Sequence[DfgNode], opened: tuple[Var, ...]) -> list[_Unit]:
-        """Group nodes greedily: a node joins the last unit of its key unless a later one makes an operand or register."""
+        """Group nodes greedily: a node joins the last unit of its key unless a later one makes an operand."""
         units: list[_Unit] = []
         place: dict[DfgNode, int] = {}
         written: dict[str, int] = {}
