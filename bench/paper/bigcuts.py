@@ -143,8 +143,8 @@ def _beyond_text(rows: Sequence[Row]) -> str:
         peer = f"{row['fsdp2_read'] / 1e9:.1f}" if "fsdp2_read" in row else None
         rates = (f"{row['read'] / 1e9:.1f}", peer)
         lines.append([row["name"], *sizes, f"{row['predicted']:.2f}", f"{taken:.2f}", *errors, *rates])
-    heads = ["case", "model, GB", "limit, GB", "used, GB", "predicted, s", "measured, s", "error"]
-    return markdown_table([*heads, "with its storage rate", "read, GB/s", "FSDP2, GB/s"], lines)
+    heads = ["case", "model, GB", "limit", "used", "predicted, s", "measured, s", "error"]
+    return markdown_table([*heads, "with its rate", "read, GB/s", "FSDP2, GB/s"], lines)
 
 
 TABLES = (
