@@ -36,7 +36,7 @@ def sorted_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sorted_scatter, "MIN_SORTED_ELEMENTS", 1)
     monkeypatch.setattr(sorted_scatter, "MIN_SORTED_ROW", 1)
     monkeypatch.setattr(sorted_scatter, "CHUNK_BITS", 3)
-    monkeypatch.setattr(place_order, "MIN_TILE", 16)
+    monkeypatch.setattr(place_order, "LIST_ROWS", 16)
     monkeypatch.setattr(place_order, "MAX_LISTS_PER_ROW", 1 << 20)
 
 
