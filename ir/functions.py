@@ -202,6 +202,15 @@ _TABLE = [
     # (`passes.lowering.threads.reciprocal_division`): as exact, or as exact as a half type requires.
     Function("quotient", 2, _divide, "cuts_quotient_{t}({0}, {1})", issue=6, c_int="cuts_div_{t}({0}, {1})"),
     Function("near_quotient", 2, _divide, "cuts_near_quotient_{t}({0}, {1})", issue=2, c_int="cuts_div_{t}({0}, {1})"),
+    # Division to two units in the last place, for quotients that are rounded to a half type.
+    Function(
+        "approximate_quotient",
+        2,
+        _divide,
+        "cuts_approximate_quotient_{t}({0}, {1})",
+        issue=6,
+        c_int="cuts_div_{t}({0}, {1})",
+    ),
     # The power of two that is the weight of a shifted score: subnormal results are 0.
     Function("near_exp2", 1, np.exp2, "cuts_near_exp2({0})", issue=2, domain="floats"),
     Function(

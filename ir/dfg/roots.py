@@ -213,11 +213,11 @@ class Initialise:
 class LaneReduce:
     """Combine the values of the `threads` threads that share an instance.
 
-    They lie at distances of `stride` threads.
-    With `along` (`ir.segment.SCAN_MODES`), threads hold elements of a row, the last number of `shape` of an instance,
-    `vector` neighbours at a time, and each element becomes the combination of those before or after it; or, in an order
-    (`ir.segment.SORT_ORDERS`), the place of the element of `keys` that comes there. The `extent` keys are held so, too;
-    elements are needed from the first of `ranks` to the second. A cluster's `blocks` write to `place` of `PEERS`.
+    They lie at distances of `stride` threads. With `along` (`ir.segment.SCAN_MODES`), threads hold elements of a row,
+    the last number of `shape` of an instance, `vector` neighbours at a time; each becomes the combination of those
+    before or after it; or, in an order (`ir.segment.SORT_ORDERS`), the place of one of `extent` elements of `keys`, of
+    those from the first of `ranks` on. Without, threads get parts of `extent` values, or the first the `whole`. A
+    cluster's `blocks` write to `place` of `PEERS`.
     """
 
     name: str
@@ -233,6 +233,7 @@ class LaneReduce:
     blocks: int = 1
     place: int = 0
     stride: int = 1
+    whole: bool = False
 
 
 Root: TypeAlias = Union[

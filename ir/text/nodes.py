@@ -219,7 +219,7 @@ FORMS: dict[type, Form] = {
     LaneReduce: Form(
         "reduce_threads <name>[<shape>]: <dtype> <combine> over <threads>"
         "{? along <along>?}{? vector <vector>?}{? of <keys>?}{? extent <extent>?}{? ranks (<ranks>)?}"
-        "{? blocks <blocks>?}{? place <place>?}{? stride <stride>?}"
+        "{? blocks <blocks>?}{? place <place>?}{? stride <stride>?}{? whole <whole>?}"
     ),
     Load: Form("load <space> <buffer>[<address>]{? if <guards> else <fill>?}"),
     RegisterRead: Form("held <name>[<at>]"),

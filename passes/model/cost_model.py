@@ -269,6 +269,7 @@ def _transfer_seconds(
     asked = np.maximum(features.bytes, features.fetched)
     through = (1.0 - costs.asked) * features.bytes + costs.asked * asked + features.stored
     through = through + costs.partial_stores * features.partial_stores
+    through = through + costs.reread * features.again
     through = through + costs.unmoved * features.partial + costs.refetched * (1.0 - costs.asked) * features.missed
     return dram / (costs.dram * target.BW_global), blocks * through * target.NUM_SM / (costs.l2 * target.l2_bandwidth)
 

@@ -28,6 +28,7 @@ from .row_parameters import (
     check_rows_passed_on,
     check_rows_walked,
     check_rows_whole,
+    check_sums_whole,
     lane_parameter,
     part_parameter,
     row_cache_parameter,
@@ -74,7 +75,7 @@ def segment_parameters(
         yield from mma_parameters(segment, structure, prefix, target, coarse, widest)
         return
     if structure.passes_rows:
-        yield lane_parameter(structure, prefix, target, widest)
+        yield lane_parameter(segment, structure, prefix, target, widest)
         if structure.streams:
             yield part_parameter(structure, prefix, coarse)
         return
@@ -83,13 +84,13 @@ def segment_parameters(
     if structure.parts >= 0:
         yield part_parameter(structure, prefix, coarse)
     if structure.reduction_threads:
-        yield lane_parameter(structure, prefix, target, widest)
+        yield lane_parameter(segment, structure, prefix, target, widest)
     if structure.part_rows:
         yield ScheduleParameter.of(f"{prefix}stages", (1, 2, 3, 4, 6, 8))
     if structure.clusters:
         yield ScheduleParameter.of(f"{prefix}cluster", powers(2, target.cluster_blocks))
-    if structure.caches_rows and not structure.clusters:
-        yield row_cache_parameter(prefix, coarse)
+    if structure.caches_rows:
+        yield row_cache_parameter(prefix, coarse or structure.clusters)
     if structure.patch and target.lockstep and (not structure.shared or len(structure.dims) > len(structure.patch)):
         yield ScheduleParameter.of(f"{prefix}warp", (0, 8) if coarse else (0, 4, 8, 16))
     if structure.stages_any:
@@ -179,6 +180,7 @@ SIZE_RULES: tuple[Rule, ...] = (
     check_rows_kept,
     check_rows_whole,
     check_rows_walked,
+    check_sums_whole,
     check_clusters,
     check_ring_short,
     check_rows_passed_on,
