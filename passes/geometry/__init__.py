@@ -11,7 +11,6 @@ from .block_sums import (
     ending_guards,
     index_axes,
     is_scatter_only,
-    looks_up_terms,
     part_place,
     part_rows,
     row_reads,

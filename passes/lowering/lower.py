@@ -22,14 +22,7 @@ from ...ir import (
     Storage,
     Target,
 )
-from ..geometry import (
-    ending_guards,
-    is_register_chain,
-    joins_loop,
-    looks_up_terms,
-    multiplies_one_row,
-    walks_rows,
-)
+from ..geometry import is_register_chain, joins_loop, multiplies_one_row, walks_rows
 from .hoisted_loads import hoist_loads
 from .k_loop import split_prologue, walk_rows
 from .layout import BlockLayout, Frame, lay_out
@@ -48,8 +41,8 @@ from .streaming import (
 
 #: Registers of a thread from which on a compiler has to know the blocks of an SM: it else takes about 168 at most.
 MANY_REGISTERS = 192
-#: Registers of a thread that has some twenty loads in flight, and of one that looks up a few rows.
-STREAMING_REGISTERS, LOOKUP_REGISTERS = 128, 64
+#: Registers of a thread that has some twenty loads in flight.
+STREAMING_REGISTERS = 128
 
 
 def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage], target: Target) -> Kernel:
@@ -117,8 +110,6 @@ def _resident_blocks(layout: BlockLayout, target: Target) -> int:
     if any(map(_streams_by_threads, layout.frames)):
         most = target.registers_per_sm // (layout.schedule.threads * STREAMING_REGISTERS)
         return max(1, min(most, -(-layout.schedule.blocks // target.NUM_SM)))
-    if any(ending_guards(r) and looks_up_terms(r) for f in layout.frames for r in f.segment.reductions):
-        return max(1, target.registers_per_sm // (layout.schedule.threads * LOOKUP_REGISTERS))
     if layout.producer or not is_register_chain(layout.schedule.segments):
         return 0
     shared = sum(buffer.nbytes for buffer in layout.buffers.values())

@@ -14,10 +14,8 @@ from ..geometry import (
     REGISTER_STAGED_ORDER,
     ScheduleParameter,
     SegmentTemplate,
-    ending_guards,
     has_alternating_sets,
     least_chunk,
-    looks_up_terms,
     main_read,
     next_power,
     powers,
@@ -29,8 +27,6 @@ STAGES, MMA_STAGES = (1, 2, 3, 4), (1, 2, 3, 4, 6, 8)
 #: Loops of a multiple of so many elements end even with chunks that are powers of two; of the others, one of up to
 #: `WHOLE` elements may be a single chunk.
 CHUNK_UNIT, MAX_SINGLE_CHUNK = 8, 128
-#: Least terms that a thread looks up together.
-MIN_LOOKED_UP = 8
 #: Most strides of reduction threads in one trip over a row.
 MAX_STRIDES = 64
 
@@ -54,15 +50,8 @@ def stageable_operands(segment: Segment, reduction: Reduction, shared: Iterable[
 WALKED_BLOCKS = (32, 16, 8, 4, 2, 1)
 
 
-def chunk_parameters(
-    segment: Segment, structure: SegmentTemplate, prefix: str, coarse: bool
-) -> Iterator[ScheduleParameter]:
-    """Yield the K block of each reduce dim.
-
-    A thread loads several terms that it looks up together.
-    """
-    found = [r for r in segment.reductions if looks_up_terms(r)]
-    looked_up = {r.reduce for r in found if ending_guards(r)}
+def chunk_parameters(structure: SegmentTemplate, prefix: str, coarse: bool) -> Iterator[ScheduleParameter]:
+    """Yield the K block of each reduce dim."""
     for k, loop in enumerate(structure.loops):
         extent = prod(a.extent for a in loop)
         if k == structure.walked:
@@ -71,8 +60,6 @@ def chunk_parameters(
         values = (
             _multiples(extent) if structure.reduction_threads else _chunks(extent, len(loop) > 1, structure, coarse)
         )
-        if loop in looked_up and not structure.reduction_threads:
-            values = tuple(n for n in values if n >= min(MIN_LOOKED_UP, extent))
         yield ScheduleParameter.of(f"{prefix}c{k}", values)
 
 

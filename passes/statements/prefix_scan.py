@@ -55,6 +55,8 @@ from .rewriter import RewriteRule, rewrite_program
 MIN_LANE_ROW, MAX_LANE_ROW, _PART_RANGE = 16, 8192, (256, 4096)
 #: Rows from which on their number keeps a device busy that walks each; of fewer, parts make up so many.
 MIN_WALKED_ROWS, _WALKED_PARTS = 8192, 32768
+#: Elements of vectors of a warp.
+WARP_VECTOR = 128
 #: Most parts whose prefix each reading kernel computes itself.
 _MAX_LOCAL_PREFIXES = 1024
 
@@ -188,11 +190,11 @@ def _part_extent(scan: PrefixScan) -> int:
 
 
 def _row_part(extent: int) -> int:
-    """Return the elements of a part that lanes hold: parts without remainder, about as many as a part has elements."""
+    """Return the elements of a part that lanes hold: about as many as there are parts, best whole vectors of a warp."""
     least, most = _PART_RANGE
     aim = min(most, max(least, 2 * isqrt(extent)))
     whole = [size for size in range(least, min(most, extent) + 1) if extent % size == 0]
-    return min(whole, key=lambda size: abs(size - aim), default=aim)
+    return min(whole, key=lambda size: (size % WARP_VECTOR > 0, abs(size - aim)), default=aim)
 
 
 def _is_row(scan: PrefixScan) -> bool:

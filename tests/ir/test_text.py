@@ -73,6 +73,7 @@ def test_graphs_come_back(address: Index, conditions: tuple[Guard, ...], fill: f
     roots = (
         Store("shared", "s 0", address, chosen, DType.F32, conditions),
         Store("global", "i", address, place, DType.I32),
+        Store("global", "i", address, place, DType.I32, conditions, "append", size=64),
     )
     returns(Phase("compute", "both", roots, (P, Q), (), conditions, True))
     returns(roots[0])

@@ -14,7 +14,12 @@ import numpy as np
 import pytest
 from cuts.ir import DType, TensorType
 from cuts.ops import Registry, evaluate
-from cuts.passes.statements.scatters import deterministic_scatter, make_scatters_deterministic, sorted_scatter
+from cuts.passes.statements.scatters import (
+    deterministic_scatter,
+    make_scatters_deterministic,
+    place_order,
+    sorted_scatter,
+)
 from cuts.tests.needs import needs_opencl
 from cuts.tests.ops.test_empty_tensors import graph
 from hypothesis import given, settings
@@ -31,6 +36,8 @@ def sorted_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sorted_scatter, "MIN_SORTED_ELEMENTS", 1)
     monkeypatch.setattr(sorted_scatter, "MIN_SORTED_ROW", 1)
     monkeypatch.setattr(sorted_scatter, "CHUNK_BITS", 3)
+    monkeypatch.setattr(place_order, "LIST_ROWS", 16)
+    monkeypatch.setattr(place_order, "MAX_LISTS_PER_ROW", 1 << 20)
 
 
 def rows_of(seed: int, count: int, places: int, width: int, hot: bool, special: str = "") -> tuple[Array, Array]:

@@ -1,10 +1,10 @@
 """Order of places: rows that a scatter sends, grouped by their places.
 
-Rows are appended to lists, whose lengths are counted before. A list has the rows of a place in one tile of T rows, in
-any order; each row then takes the rank that it has in its list, which makes the order that of a stable sort. A list has
-T rows at most, so that ranks take at most T steps a row.
+Rows are appended to lists, whose lengths are counted before. Each of a place's S lists has every S-th row, in any
+order; a row then takes the rank that it has in its list, so that the order is always the same. A list has T rows at
+most, so that ranks take at most T steps a row, and neighbours with one place are not appended one after another.
 
-    bucket[j] = at[j] * tiles + j // T
+    bucket[j] = at[j] * S + j % S
     scatter sum length[bucket[j] + 1] = 1
     list[e] = start + sum[f < e] length[f]                      where list e begins; rows follow from `start` on
     scatter append list[bucket[j] + 1] = j                      where list e ends, and its rows
@@ -46,8 +46,8 @@ from ..def_use import DefUse
 from ..prefix_scan import divide_scans
 from .scatter_rows import ScatterRows, index_tests
 
-#: Least rows of a tile, and most lists for each row.
-MIN_TILE, MAX_LISTS_PER_ROW = 4096, 4
+#: Rows that a list may have in any case, and most lists for each row.
+LIST_ROWS, MAX_LISTS_PER_ROW = 4096, 4
 #: Factors of the sizes of tensors: elements of a part of a scan, and threads of a block, which then need no conditions.
 SCAN_PART, WHOLE_BLOCK = 1024, 256
 _ONE, _NONE = Const(1, DType.U32), Const(0, DType.U32)
@@ -57,8 +57,8 @@ _ONE, _NONE = Const(1, DType.U32), Const(0, DType.U32)
 class PlaceOrder:
     """Order of `count` rows by their places.
 
-    `order` has the rows, `bucket` the list of each row; each place has a list for each `tile`. `lists` has the ends
-    of lists and their rows. Rows outside of the tensor have the place after the last one.
+    `order` has the rows, `bucket` the list of each row; each place has so many `shares`, a list each. `lists` has the
+    ends of lists and their rows. Rows outside of the tensor have the place after the last one.
     """
 
     order: str
@@ -66,17 +66,17 @@ class PlaceOrder:
     lists: str
     count: int
     places: int
-    tile: int
+    shares: int
 
     @property
-    def tiles(self) -> int:
-        """Number of tiles, and of lists of a place."""
-        return -(-self.count // self.tile)
+    def longest(self) -> int:
+        """Most rows of a list."""
+        return -(-self.count // self.shares)
 
     @property
     def start(self) -> int:
         """First element of all lists in their tensor."""
-        return (self.places + 1) * self.tiles + 1
+        return (self.places + 1) * self.shares + 1
 
     @property
     def end(self) -> int:
@@ -87,16 +87,16 @@ class PlaceOrder:
     def size(self) -> int:
         """Elements of the tensor of lists.
 
-        They are whole parts of a scan, with room for a tile after each list.
+        They are whole parts of a scan, with room for the longest list after each.
         """
-        return -(-(self.end + self.tile) // SCAN_PART) * SCAN_PART
+        return -(-(self.end + self.longest) // SCAN_PART) * SCAN_PART
 
     def begin(self, place: Index) -> Index:
         """Return where the rows of a place begin in the order.
 
         Those of the next place end them.
         """
-        return self.list_begin(place * self.tiles)
+        return self.list_begin(place * self.shares)
 
     def list_begin(self, number: Index) -> Index:
         """Return where the rows of a list begin in the order."""
@@ -108,7 +108,7 @@ class PlaceOrder:
 
     def place_of(self, row: Index) -> Index:
         """Return the place of a row."""
-        return looked_up(self.bucket, row, self.start - 1) // self.tiles
+        return looked_up(self.bucket, row, self.start - 1) // self.shares
 
 
 def order_places(statement: Statement, rows: ScatterRows, index: DefUse) -> tuple[PlaceOrder, list[Statement]]:
@@ -118,11 +118,9 @@ def order_places(statement: Statement, rows: ScatterRows, index: DefUse) -> tupl
     def add(name: str, extent: int) -> str:
         return index.add_tensor(f"{statement.target}.{name}", TensorType(DType.U32, (extent,)))
 
-    tile = MIN_TILE
-    while -(-count // tile) * (places + 1) > MAX_LISTS_PER_ROW * count and tile < count:
-        tile *= 2
+    shares = max(1, min(-(-count // LIST_ROWS), MAX_LISTS_PER_ROW * count // (places + 1)))
     ranked = -(-count // WHOLE_BLOCK) * WHOLE_BLOCK
-    found = PlaceOrder(add("order", count), add("bucket", count), "", count, places, min(tile, count))
+    found = PlaceOrder(add("order", count), add("bucket", count), "", count, places, shares)
     found = evolve(found, lists=add("lists", found.size))
     length, ahead = (add(name, found.size) for name in ("length", "ahead"))
     j, e, f = Var("j", count), Var("e", found.size), Var("f", found.size)
@@ -139,7 +137,7 @@ def order_places(statement: Statement, rows: ScatterRows, index: DefUse) -> tupl
         *scanned.statements,
         Statement(found.lists, (e,), (as_index(e),), start),
         Statement(found.lists, (j,), (own,), IndexValue(as_index(j), DType.U32), into=APPEND),
-        *_ranks(found, Var("i", found.tile), add("rank", ranked), add("near", ranked), index),
+        *_ranks(found, Var("i", found.longest), add("rank", ranked), add("near", ranked), index),
     ]
 
 
@@ -172,7 +170,7 @@ def _buckets(rows: ScatterRows, found: PlaceOrder, index: DefUse) -> Statement:
     for condition in (c for i in rows.write for found_ in indirects(i) for c in index_tests(found_, index.types)):
         body = Call("select", (condition, body, Const(found.places, DType.U32)))
     number = linearise([as_index(a) for a in rows.keys], row_major(tuple(a.extent for a in rows.keys)))
-    if found.tiles > 1:
-        body = Call("mul", (body, Const(found.tiles, DType.U32)))
-        body = Call("add", (body, IndexValue(number // found.tile, DType.U32)))
+    if found.shares > 1:
+        body = Call("mul", (body, Const(found.shares, DType.U32)))
+        body = Call("add", (body, IndexValue(number % found.shares, DType.U32)))
     return Statement(found.bucket, rows.keys, (number,), body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,10 @@ import numpy as np
 from .....ir import DType
 from ...import_context import Convert, ImportContext, Value
 from ..arithmetic import divide
-from ..movement import unsqueeze
+from ..movement import expand, unsqueeze
 
+#: Most comparisons of elements and ends of segments.
+MAX_COMPARISONS = 1 << 24
 _REDUCTIONS = {"sum": "sum", "mean": "sum", "prod": "prod", "max": "max", "min": "min"}
 
 
@@ -38,8 +41,13 @@ def lengths_of_ends(ctx: ImportContext, ends: Value) -> Any:
 def segment_of(ctx: ImportContext, ends: Value, count: int) -> Any:
     """Return the segment of each element.
 
-    It is the number of segments that end before it.
+    It is the number of segments that end before it, counted by comparisons, or by a prefix sum where these are many.
     """
+    if count * math.prod(ctx.shape(ends)) > MAX_COMPARISONS:
+        none = expand(ctx, ctx.constant(0, dtype=DType.I64), (count + 1,))
+        ones = expand(ctx, ctx.constant(1, dtype=DType.I64), ctx.shape(ends))
+        ended = ctx.emit("scatter_elements", none, ends, ones, axis=0, reduction="add")
+        return ctx.emit("cumsum", ctx.emit("slice", ended, starts=(0,), ends=(count,), axes=(0,)), axis=0)
     places = ctx.constant(np.arange(count)[:, None], dtype=ctx.type(ends).dtype)
     ended = ctx.cast(ctx.emit("less_or_equal", ends, places), DType.I64)
     return ctx.emit("reduce_sum", ended, axes=(1,), keepdims=False)
