@@ -10,6 +10,9 @@ from ....ir import Segment, expr_variables
 from ...geometry import Count, Geometry, product, row_reads
 from .totals import Totals
 
+#: Counts of instructions in memory, which tiles share.
+CODE = ("body", "functions")
+
 
 def add_column_sums(totals: Totals, segment: Segment, geometry: Geometry, before: Mapping[str, Count]) -> None:
     """Repeat the counts from `before` on for each tile; add the sums."""
@@ -17,7 +20,7 @@ def add_column_sums(totals: Totals, segment: Segment, geometry: Geometry, before
     elements = product(geometry.block) * row * 1.0
     totals.add("issue", len(segment.column_sums) * elements)
     loads, ring = totals.since("global_loads", before), np.greater(geometry.loop.stages, 1)
-    grown = {name: value - before[name] for name, value in totals.sums.items() if name != "body"}
+    grown = {name: value - before[name] for name, value in totals.sums.items() if name not in CODE}
     totals.sums.update({name: before[name] + more * tiles for name, more in grown.items()})
     for read, moved in totals.traffic.items():
         if expr_variables(read).isdisjoint(segment.axes):  # a later tile finds it in L1
