@@ -306,6 +306,15 @@ class Combiner:
         """The function it repeats."""
         return FUNCTIONS[self.fn]
 
+    def arrive(self, array: np.ndarray[Any, Any], places: Any, values: np.ndarray[Any, Any]) -> None:
+        """Combine values with elements of an array, in order."""
+        if self.name != APPEND:
+            self.function.numpy.at(array, places, values)  # type: ignore[attr-defined]
+            return
+        for place, value in zip(np.ravel(places), np.ravel(values), strict=True):
+            end = int(array[place])
+            array[place], array[end] = end + 1, value
+
     def identity(self, dtype: DType) -> float | int | bool:
         """Return the identity for an element type: the reduction over nothing."""
         if math.isinf(self.start):
@@ -325,9 +334,13 @@ _REDUCTIONS = (
 
 #: The arrival of exactly one value at each element, which the value becomes: nothing is combined.
 ONE_ARRIVAL = "one"
+#: The arrival of values at a list: the element is the place in its tensor that the next value takes.
+APPEND = "append"
 
-COMBINERS: dict[str, Combiner] = {c.name: c for c in (*_REDUCTIONS, Combiner(ONE_ARRIVAL, "add", 0.0))}
+COMBINERS: dict[str, Combiner] = {
+    c.name: c for c in (*_REDUCTIONS, Combiner(ONE_ARRIVAL, "add", 0.0), Combiner(APPEND, "add", 0.0))
+}
 #: Reductions that yield a value, not its position; groups and kernels use only these.
 VALUE_COMBINERS = frozenset(combiner.name for combiner in _REDUCTIONS if not combiner.position)
 #: Reductions of the values that arrive at an element.
-ARRIVALS = VALUE_COMBINERS | {ONE_ARRIVAL}
+ARRIVALS = VALUE_COMBINERS | {ONE_ARRIVAL, APPEND}

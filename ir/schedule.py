@@ -212,7 +212,7 @@ def walked_row(segment: Segment) -> Var | None:
     scans, others = ([r for r in segment.reductions if bool(r.along) is along] for along in (True, False))
     kinds = {(r.reduce, SCAN_MODES.get(r.along, ("",))[0]) for r in scans}
     row, direction = next(iter(kinds)) if len(kinds) == 1 else ((), "")
-    if direction == "" or len(row) != 1 or any(o.extra != row or o.across or o.into for o in segment.outputs):
+    if direction == "" or len(row) != 1 or any(o.extra != row or o.into for o in segment.outputs):
         return None
     names = {r.name for r in scans}
     fixed = all({*row}.isdisjoint({*r.reduce, *expr_variables(r.body)}) for r in others)

@@ -41,7 +41,11 @@ class CheckedCalls:
         found = getattr(self.bindings, name)
         if not _FUNCTION.match(name):
             return found
-        call = lambda *arguments: self.check(found(*arguments))  # noqa: E731
+
+        def call(*arguments: Any) -> Any:
+            result = found(*arguments)
+            return None if len(result) == 1 and not int(result[0]) else self.check(result)
+
         setattr(self, name, call)
         return call
 
@@ -152,8 +156,6 @@ class BindingsDriver:
         getattr(bindings, call)(*arguments)
         bindings.cuCtxPopCurrent()
 
-    # ---- device
-
     def name(self) -> str:
         found: bytes = self.cu.cuDeviceGetName(256, self.device)
         return found.split(b"\0")[0].decode()
@@ -173,8 +175,6 @@ class BindingsDriver:
     def synchronize(self) -> None:
         self.cu.cuCtxSynchronize()
 
-    # ---- memory
-
     def allocate(self, nbytes: int) -> DeviceMemory:
         """Return memory of zeros."""
         found = DeviceMemory(int(self.cu.cuMemAlloc(nbytes)))
@@ -184,15 +184,14 @@ class BindingsDriver:
 
     def pin(self, nbytes: int) -> Array:
         address = int(self.cu.cuMemHostAlloc(nbytes, 0))
-        owner = (ctypes.c_uint8 * nbytes).from_address(address)
-        self.release(owner, "cuMemFreeHost", address)
-        return np.ctypeslib.as_array(owner)
+        return self._pinned_array((ctypes.c_uint8 * nbytes).from_address(address), "cuMemFreeHost")
 
     def register(self, memory: Array) -> Array:
-        address, nbytes = memory.ctypes.data, memory.nbytes
-        self.cu.cuMemHostRegister(address, nbytes, 0)
-        owner = (ctypes.c_uint8 * nbytes).from_buffer(memory.data)
-        self.release(owner, "cuMemHostUnregister", address)
+        self.cu.cuMemHostRegister(memory.ctypes.data, memory.nbytes, 0)
+        return self._pinned_array((ctypes.c_uint8 * memory.nbytes).from_buffer(memory.data), "cuMemHostUnregister")
+
+    def _pinned_array(self, owner: Any, free: str) -> Array:
+        self.release(owner, free, ctypes.addressof(owner))
         return np.ctypeslib.as_array(owner)
 
     def zero_words(self, address: int, count: int, stream: DriverStream) -> None:
@@ -212,8 +211,6 @@ class BindingsDriver:
 
     def copy(self, target: int, source: int, nbytes: int, stream: DriverStream) -> None:
         self.cu.cuMemcpyDtoDAsync(target, source, nbytes, stream.raw)
-
-    # ---- work
 
     def stream(self, flags: int = 0) -> DriverStream:
         return DriverStream(self, flags)

@@ -91,10 +91,7 @@ class CopyNode:
 
 
 class RoutineNode:
-    """Library routine as a child graph.
-
-    It is bound again where tensors moved, unless it is `bound` for good.
-    """
+    """Library routine as a child graph, bound again where tensors move."""
 
     def __init__(
         self,
@@ -106,7 +103,7 @@ class RoutineNode:
         bound: Launch | None = None,
     ) -> None:
         self.driver, self.routine, self.kernel, self.places = driver, routine, kernel, tuple(places)
-        self.find_device, self.bound, self.launched = find_device, bound, bound
+        self.find_device, self.bound, self.launched = find_device, bound, bound  # `bound`: tensors never move
 
     def _graph(self, addresses: Sequence[int]) -> Any:
         """Record the launches of the routine with its tensors at these addresses."""

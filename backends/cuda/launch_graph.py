@@ -76,7 +76,7 @@ class CudaLaunchSequence(LaunchSequence):
                 self._rebind(fixed, moving)
             cu.cuGraphLaunch(self._executable, stream)
         finally:
-            cu.cuCtxPopCurrent()
+            cu.bindings.cuCtxPopCurrent()
 
     def replay(self, addresses: Sequence[int], stream: Any, keep: object) -> Launch:
         """Return the launch of everything over blocks that never move."""

@@ -22,6 +22,7 @@ class PycudaDriver:
     def __init__(self, calls: Any = None) -> None:
         self._calls: Any = calls or import_module("pycuda.driver")
         self.Error: type[Exception] = self._calls.Error
+        self.stream, self.event = self._calls.Stream, self._calls.Event
 
     def count(self) -> int:
         self._calls.init()
@@ -63,13 +64,11 @@ class PycudaDriver:
         self._calls.memset_d8(int(found), 0, nbytes)
         return found
 
-    def pin(self, nbytes: int) -> Array:
-        found: Array = self._calls.pagelocked_empty(nbytes, "uint8")
-        return found
+    def pin(self, nbytes: int) -> Any:
+        return self._calls.pagelocked_empty(nbytes, "uint8")
 
-    def register(self, memory: Array) -> Array:
-        found: Array = self._calls.register_host_memory(memory)
-        return found
+    def register(self, memory: Array) -> Any:
+        return self._calls.register_host_memory(memory)
 
     def zero_words(self, address: int, count: int, stream: Any) -> None:
         self._calls.memset_d32_async(address, 0, count, stream)
@@ -88,12 +87,6 @@ class PycudaDriver:
 
     def copy(self, target: int, source: int, nbytes: int, stream: Any) -> None:
         self._calls.memcpy_dtod_async(target, source, nbytes, stream)
-
-    def stream(self, flags: int = 0) -> Any:
-        return self._calls.Stream(flags)
-
-    def event(self) -> Any:
-        return self._calls.Event()
 
     def load(self, kernel: KernelFunction, code: bytes) -> Any:
         """Load a cubin and return its function.

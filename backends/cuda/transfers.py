@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,27 +33,19 @@ class CudaTransfers:
             yield self._local.stream
 
     def allocate_pinned(self, nbytes: int) -> Array:
-        """Return pinned host memory.
-
-        Raises `BackendError` where the driver gives none.
-        """
-        try:
-            found: Array = self._driver.pin(max(nbytes, 1))[:nbytes]
-        except self._driver.Error as error:
-            raise BackendError(f"cannot pin {nbytes:,} bytes of host memory: {error}") from error
-        return found
+        return self._pin(nbytes, lambda: self._driver.pin(max(nbytes, 1))[:nbytes])
 
     def pin(self, memory: Array) -> Array:
-        """Return page-aligned host memory, pinned where it lies.
+        """Return page-aligned host memory, pinned where it lies."""
+        return self._pin(memory.nbytes, lambda: self._driver.register(memory))
 
-        Raises `BackendError` where the driver refuses.
-        """
+    def _pin(self, nbytes: int, call: Callable[[], Array]) -> Array:
+        """Raise `BackendError` where the driver refuses a call."""
         try:
-            with self._current():
-                found: Array = self._driver.register(memory)
+            with self._driver.current():
+                return call()
         except self._driver.Error as error:
-            raise BackendError(f"cannot pin {memory.nbytes:,} bytes of host memory: {error}") from error
-        return found
+            raise BackendError(f"cannot pin {nbytes:,} bytes of host memory: {error}") from error
 
     def upload(self, destination: Pointer, source: Array) -> None:
         """Copy to the device and wait for it."""

@@ -44,7 +44,7 @@ from .atomics import print_atomic_update
 from .ctext import call_text, number_text
 from .dialect import BEGINS, HELD_ROWS, OF_SUMS
 from .index_ctext import guard_text, index_text
-from .lanes import LaneCombination, LaneScan, LaneSelect, LaneSort, radix_printer
+from .lanes import LaneCombination, LaneScan, LaneSelect, LaneSort, StridedLanes, radix_printer
 from .values import ValuePrinter
 
 
@@ -292,6 +292,8 @@ class NodePrinter(ValuePrinter):
                 sort.print()
         elif node.along:
             LaneScan(node, self.names, self.out).print()
+        elif node.extent:
+            StridedLanes(node, self.names, self.out).print()
         else:
             LaneCombination(self.names, self.out).print((node, *others))
 

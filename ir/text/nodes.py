@@ -190,7 +190,7 @@ FORMS: dict[type, Form] = {
     # Data-flow graphs: roots, and values (whose type the line itself shows)
     Store: Form(
         "store <space> <buffer>[<address>]{? into <into>?}: <dtype> = <value>{? over <axis>?}{? when (<when>)?}"
-        "{? if <guards>?}"
+        "{? within <size>?}{? if <guards>?}"
     ),
     VectorStore: Form(
         "vector_store <space> <buffer>[<address>]: <dtype> = <value> over <axis> by <width>{? as <conversion>?}"
@@ -219,7 +219,7 @@ FORMS: dict[type, Form] = {
     LaneReduce: Form(
         "reduce_threads <name>[<shape>]: <dtype> <combine> over <threads>"
         "{? along <along>?}{? vector <vector>?}{? of <keys>?}{? extent <extent>?}{? ranks (<ranks>)?}"
-        "{? blocks <blocks>?}{? place <place>?}{? stride <stride>?}"
+        "{? blocks <blocks>?}{? place <place>?}{? stride <stride>?}{? whole <whole>?}"
     ),
     Load: Form("load <space> <buffer>[<address>]{? if <guards> else <fill>?}"),
     RegisterRead: Form("held <name>[<at>]"),

@@ -18,6 +18,7 @@ from attrs import evolve, frozen
 
 from ...ir import (
     Call,
+    Const,
     Expr,
     Guard,
     InRange,
@@ -33,13 +34,16 @@ from ...ir import (
     variables,
 )
 from .canonical import canonicalise, live_statements
+from .peeled_rows import join_peeled_rows
 
 
 def walk_recurrences(program: Program) -> Program:
     """Return an equal program whose states of independent elements are rows."""
-    for step, run in runs(program.statements):
-        if step is not None:
-            found = _Loop(program, step, run).rewrite()
+    if all(statement.step is None for statement in program.statements):
+        return program
+    for form in (join_peeled_rows(program), program):
+        for step, run in runs(form.statements):
+            found = _Loop(form, step, run).rewrite() if step is not None else None
             if found is not None:
                 return walk_recurrences(found)
     return program
@@ -147,7 +151,9 @@ class _Loop:
                 if read.tensor not in places:
                     continue
                 lag = self._lag(read)
-                if lag not in (0, 1) or (lag == 0 and places[read.tensor] >= number) or read.guards:
+                outside = Guard(read.indices[0], 0, self.program.tensors[read.tensor].shape[0])
+                guards = lag == 1 and read.guards == (outside,) and self._begins(read.tensor) == []
+                if lag not in (0, 1) or (lag == 0 and places[read.tensor] >= number) or (read.guards and not guards):
                     return {}
                 if lag == 1:
                     earlier.add(read.tensor)
@@ -169,15 +175,23 @@ class _Loop:
         distance = (at - place) * factor
         return distance.const if factor == other and distance.is_const else -1
 
+    def _begins(self, tensor: str) -> list[Statement]:
+        """Return the statements outside of the loop that write a tensor."""
+        return [s for s in self.program.statements if s.target == tensor and s.step != self.step]
+
     def _state(self, statement: Statement) -> _State | None:
         """Return a state with the value before the first step."""
         factor, const = statement.write[0].coefficient(self.step), statement.write[0].const
-        begins = [s for s in self.program.statements if s.target == statement.target and s.step != self.step]
+        begins = self._begins(statement.target)
+        named = enumerate(statement.write[1:])
+        axes = tuple(next((a for a in statement.axes if as_index(a) == w), Var(f"one{n}", 1)) for n, w in named)
+        if not begins:
+            dtype = self.program.tensors[statement.target].dtype
+            nothing = Const(0.0 if dtype.is_float else 0, dtype)
+            return _State(statement.target, factor, const, axes, nothing)
         row = as_index(const - factor)
         if len(begins) != 1 or begins[0].write[0] != row or not begins[0].is_pointwise or begins[0].step is not None:
             return None
-        named = enumerate(statement.write[1:])
-        axes = tuple(next((a for a in statement.axes if as_index(a) == w), Var(f"one{n}", 1)) for n, w in named)
         moved = {}
         for index, axis in zip(begins[0].write[1:], axes, strict=True):
             own = next((a for a in begins[0].axes if as_index(a) == index and a.extent == axis.extent), None)

@@ -85,7 +85,7 @@ def _fits(program: Program, start: int, end: int, last_reads: Mapping[str, int],
     they may be views.
     """
     run = program.statements[start:end]
-    if len(run) > 1 and (any(s.combines_in_memory for s in run) or _is_narrow(run)):
+    if len(run) > 1 and (any(s.combines_in_memory for s in run) or _is_narrow(run) or _sums_states(run, program)):
         return False
     targets = {s.target for s in run}
     writes = tensors_left_by(run, end, last_reads, program.outputs)
@@ -127,6 +127,14 @@ def _is_narrow(run: Sequence[Statement]) -> bool:
         for s, (places, terms) in zip(run, work, strict=True)
     )
     return few or any(terms * rows > MAX_KEPT_ROW for (_, terms), rows in zip(work, shared, strict=True))
+
+
+def _sums_states(run: Sequence[Statement], program: Program) -> bool:
+    """Return whether a sum over elements of a recurrence's states is beside later statements: the kernel that walks
+    these states may compute sums, one by one.
+    """
+    elements = {prod(v.extent for v in s.axes) for s in program.statements if s.is_recurrence}
+    return any(s.combine and prod(v.extent for v in (*s.axes, *s.reduce)) in elements for s in run[:-1])
 
 
 def _rows(statement: Statement) -> set[str]:

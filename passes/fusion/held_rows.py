@@ -202,15 +202,20 @@ def column_sums(statements: Sequence[Statement], tensors: Tensors, live: Collect
     Nothing in the group reads a column sum; the others reduce rows that as many instances hold as it has terms.
     """
     statements = join_casts(statements, tensors, live)
+    walked = next((s.axes for s in statements if s.along is not None), None)
     sums = [s for s in statements if s.combine and s.along is None and s.step is None and s.into is None]
     read = {t for s in statements for t in s.tensors_read}
     free = [s for s in sums if s.target in live and s.target not in read and tensors[s.target].dtype.is_float]
     rows = [s for s in sums if s not in free]
-    if not free or not rows or any(s.combine and s not in sums for s in statements):
-        return {}
 
     def count(axes: Sequence[Var]) -> int:
         return prod(axis.extent for axis in axes)
+
+    if walked is not None:
+        every = [s for s in free if s.combine == "sum" and count((*s.axes, *s.reduce)) == count(walked)]
+        return {s.target: ColumnSum("sum", len(s.reduce)) for s in every} if every == sums else {}
+    if not free or not rows or any(s.combine and s not in sums for s in statements):
+        return {}
 
     instances, row = count(rows[0].axes), count(rows[0].reduce)
     found = [s for s in free if (count(s.reduce), count(s.axes)) == (instances, row) and s.combine == "sum"]
@@ -278,10 +283,19 @@ def place_column(
     return None
 
 
-def check_column(statement: Statement, column: ColumnSum, values: Mapping[Var, Index], axes: Sequence[Var]) -> None:
+def check_column(
+    statement: Statement, column: ColumnSum, values: Mapping[Var, Index], axes: Sequence[Var], along: bool
+) -> None:
     """Raise `FusionError` where a column sum lacks terms of instances."""
     reduced, kept = statement.axes[: column.reduced], statement.axes[column.reduced :]
     onto = [p for p in axes if p.extent > 1]
+    if along:
+        own, others = (frozenset[object]().union(*(variables(values[a]) for a in part)) for part in (reduced, kept))
+        rows = [v for v in {*own, *others} if v not in axes and isinstance(v, Var)]
+        every = is_bijection(values, [a for a in statement.axes if a.extent > 1], [*onto, *rows])
+        if not every or own & others or len(rows) != 1:
+            raise FusionError(f"the terms of {statement.target} are not those of walked rows")
+        return
     terms = is_bijection({a: values[a] for a in reduced}, [a for a in reduced if a.extent > 1], onto)
     if not terms or any(variables(values[a]) & {*axes} for a in kept):
         raise FusionError(f"the terms of {statement.target} are not those of each row")
@@ -290,7 +304,8 @@ def check_column(statement: Statement, column: ColumnSum, values: Mapping[Var, I
 def check_rows(segment: Segment) -> None:
     """Raise `FusionError` where column sums are beside rows of several kinds."""
     rows = {r.reduce for r in segment.reductions} | {o.extra for o in segment.outputs if o.extra}
-    if segment.column_sums and (len(rows) != 1 or any(r.along for r in segment.reductions)):
+    along = any(r.along for r in segment.reductions)
+    if segment.column_sums and (len(rows) != 1 or (along and walked_row(segment) is None)):
         raise FusionError("column sums are beside rows of several kinds")
     if any(map(is_recurrence, segment.reductions)) and walked_row(segment) is None:
         raise FusionError("a recurrence is beside rows of several kinds")

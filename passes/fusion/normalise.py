@@ -116,7 +116,7 @@ class _Normaliser:
         for number, statement in enumerate(needed):
             values = places.of[number]
             if column := self.columns.get(statement.target):
-                check_column(statement, column, values, places.axes)
+                check_column(statement, column, values, places.axes, bool(self.held.along))
             elif statement.combine:
                 self._check_reduction(statement, values, places)
                 self._reduce(statement, values, inliner, places, reductions, registers)
@@ -263,8 +263,8 @@ class _Normaliser:
     ) -> Output:
         inliner.check_write(statement.write)
         write = tuple(substitute(w, values) for w in statement.write)
-        limit = self.held.limits.get(statement.target)
-        named = (*write, *([values[limit[0]]] if limit else []))
+        limit, column = self.held.limits.get(statement.target), self.columns.get(statement.target)
+        named = (*write, *([values[limit[0]]] if limit else []), *(values.values() if column else ()))
         used = frozenset().union(*map(variables, named)) - set(places.axes)
         extra = tuple(v for v in _in_order(statement, values) if v in used)
         if not statement.combine and reductions:
@@ -280,9 +280,9 @@ class _Normaliser:
         if limit:
             guards = (Guard(substitute(values[limit[0]], rows), *limit[1:]),)
         write = tuple(substitute(w, rows) for w in write)
-        guards += substitute_guards(substitute_guards(statement.arrival_guards, values), rows)
+        arriving = statement.arrival_guards(self.tensors[statement.target].shape)
+        guards += substitute_guards(substitute_guards(arriving, values), rows)
         into = statement.into if statement.combines_in_memory else None
-        column = self.columns.get(statement.target)
         across = column.combine if column else None
         return Output(statement.target, write, body, places.row_vars(extra), guards, into, across)
 

@@ -25,6 +25,7 @@ from ...ir import (
     Cast,
     Expr,
     FusedGroup,
+    Output,
     Read,
     Reduction,
     Segment,
@@ -36,6 +37,7 @@ from ...ir import (
     guarded_read,
     reads,
     stored_factor,
+    variables,
     walked_row,
 )
 from .footprint import places_of
@@ -47,14 +49,15 @@ from .schedule_template import SegmentTemplate, is_matrix_like, multiplies_one_r
 def cached_reads(segment: Segment, elsewhere: tuple[str, ...]) -> tuple[Read, ...]:
     """Return the row elements that several statements of a segment read.
 
-    Reads of tensors that lie `elsewhere` than in global memory are left out.
+    Reads of tensors that lie `elsewhere` than in global memory are left out, and those of one element in several places
+    of a row, such as a number of each channel.
     """
     out = {*elsewhere, *(r.name for r in segment.reductions)}
     statements = [(r.reduce, r.body) for r in segment.reductions] + [(o.extra, o.body) for o in segment.outputs]
     found: dict[Read, int] = {}
     for row, body in statements:
         for read in reads(body):
-            if read.tensor not in out and expr_variables(read).intersection(row):
+            if read.tensor not in out and row and expr_variables(read) >= {v for v in row if v.extent > 1}:
                 found[read] = found.get(read, 0) + 1
     return tuple(read for read, count in found.items() if count > 1)
 
@@ -224,6 +227,42 @@ def walked_loop(segment: Segment, loops: Sequence[tuple[Var, ...]]) -> int:
     """Return the position of the loop over a walked row, or -1."""
     row = walked_row(segment)
     return -1 if row is None else [*loops].index((row,))
+
+
+@lru_cache(maxsize=4096)
+def reads_ahead(segment: Segment) -> tuple[Read, ...]:
+    """Return the elements of a walked row that a block loads ahead.
+
+    Those that an output stores unchanged are not: their registers would be written before the stores of vectors.
+    """
+    own = {r.name for r in segment.reductions}
+    row = walked_row(segment)
+    found = [r for body in segment.expressions for r in reads(body) if r.tensor not in own]
+    copied = {drop_conversions(o.body) for o in segment.outputs}
+    return tuple(dict.fromkeys(r for r in found if row in expr_variables(r) and r not in copied))
+
+
+def summed_dims(segment: Segment, dims: Sequence[tuple[Var, ...]]) -> tuple[int, ...]:
+    """Return the dims along which outputs beside walked rows sum instances."""
+    sums = segment.column_sums if walked_row(segment) is not None else ()
+    return tuple(sorted({d for output in sums for d in dims_of_sum(segment, output, dims)}))
+
+
+def sums_row(output: Output) -> bool:
+    """Return whether a sum over instances is one along their rows, too."""
+    return bool(output.across) and not any({*output.extra} & variables(index) for index in output.write)
+
+
+def summed_axes(segment: Segment, output: Output) -> tuple[Var, ...]:
+    """Return the axes whose instances an output along a row sums."""
+    kept = frozenset[Var]().union(*map(variables, output.write))
+    return tuple(a for a in segment.axes if a.extent > 1 and a not in kept) if output.across else ()
+
+
+def dims_of_sum(segment: Segment, output: Output, dims: Sequence[tuple[Var, ...]]) -> tuple[int, ...]:
+    """Return the dims along which an output sums instances of walked rows."""
+    axes = {*summed_axes(segment, output)}
+    return tuple(d for d, dim in enumerate(dims) if not axes.isdisjoint(dim))
 
 
 # ---- chains in registers

@@ -23,7 +23,15 @@ from ...ir import (
 )
 from .block_sums import part_rows, scatter_tile_dim
 from .matrix_instructions import held_swizzle, reads_shared_matrices, side_swizzle, widest_swizzle
-from .row_sharing import can_stream_rows, is_register_chain, reduces_columns, walked_loop, walks_rows, whole_loops
+from .row_sharing import (
+    can_stream_rows,
+    is_register_chain,
+    reduces_columns,
+    summed_dims,
+    walked_loop,
+    walks_rows,
+    whole_loops,
+)
 from .schedule_template import ScheduleTemplate, SegmentTemplate, with_streamed_input
 from .segment_geometry import REGISTER_STAGED_ORDER, Geometry, geometries, numbers_of
 from .shared_tensors import whole_dims
@@ -61,6 +69,7 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment, ch
         caches_rows=schedule.row_cache > 0,
         whole=() if walks_rows(segment, schedule) else whole_loops(segment, reduces),
         walked=walked_loop(segment, [d.axes for d in loops]) if walks_rows(segment, schedule) else -1,
+        summed=summed_dims(segment, [d.axes for d in schedule.dims]) if walks_rows(segment, schedule) else (),
         scatter_dim=scatter_tile_dim(segment, group, [d.axes for d in schedule.dims]) if schedule.privatised else -1,
         exchanged=whole_dims(group, segment),
         part_rows=part_rows(segment, group),

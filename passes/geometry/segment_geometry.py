@@ -240,9 +240,10 @@ def _geometry(
     block = tuple(t * e for t, e in zip(counts, thread, strict=True))
     tiles = ceil_div(parts.part_rows, block[0]) if parts.part_rows else columns.get(f"{prefix}tiles", 1)
     kept = _cached_elements(parts, spread.row_cache, chunk[0], trips[0]) if parts.caches_rows else 0
-    if parts.clusters:
+    if parts.clusters and parts.caches_rows:
         own = ceil_div(trips[0], spread.cluster)
-        kept = np.where(np.greater(own, 1), own * chunk[0], 0) if parts.caches_rows else 0
+        cached = np.greater(spread.row_cache, 0)
+        kept = np.where(cached, np.where(np.greater(own, 1), own * chunk[0], -1), 0)
     return Geometry(
         parts,
         block,

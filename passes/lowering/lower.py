@@ -22,7 +22,14 @@ from ...ir import (
     Storage,
     Target,
 )
-from ..geometry import is_register_chain, joins_loop, multiplies_one_row, walks_rows
+from ..geometry import (
+    ending_guards,
+    is_register_chain,
+    joins_loop,
+    looks_up_terms,
+    multiplies_one_row,
+    walks_rows,
+)
 from .hoisted_loads import hoist_loads
 from .k_loop import split_prologue, walk_rows
 from .layout import BlockLayout, Frame, lay_out
@@ -41,8 +48,8 @@ from .streaming import (
 
 #: Registers of a thread from which on a compiler has to know the blocks of an SM: it else takes about 168 at most.
 MANY_REGISTERS = 192
-#: Registers of a thread that has some twenty loads in flight.
-STREAMING_REGISTERS = 128
+#: Registers of a thread that has some twenty loads in flight, and of one that looks up a few rows.
+STREAMING_REGISTERS, LOOKUP_REGISTERS = 128, 64
 
 
 def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage], target: Target) -> Kernel:
@@ -102,12 +109,16 @@ def _resident_blocks(layout: BlockLayout, target: Target) -> int:
 
     It knows the registers that warps exchange only then. Where shared memory leaves a chain's threads many registers,
     they load more elements at once on their way to shared memory. Reduction threads that multiply have many loads in
-    flight: a compiler delays most of them to save registers, where it does not know that there are enough.
+    flight: a compiler delays most of them to save registers, where it does not know that there are enough. A small grid
+    leaves them more.
     """
     if any(producer.registers for producer in layout.producer):
         return 1
     if any(map(_streams_by_threads, layout.frames)):
-        return max(1, target.registers_per_sm // (layout.schedule.threads * STREAMING_REGISTERS))
+        most = target.registers_per_sm // (layout.schedule.threads * STREAMING_REGISTERS)
+        return max(1, min(most, -(-layout.schedule.blocks // target.NUM_SM)))
+    if any(ending_guards(r) and looks_up_terms(r) for f in layout.frames for r in f.segment.reductions):
+        return max(1, target.registers_per_sm // (layout.schedule.threads * LOOKUP_REGISTERS))
     if layout.producer or not is_register_chain(layout.schedule.segments):
         return 0
     shared = sum(buffer.nbytes for buffer in layout.buffers.values())
@@ -167,7 +178,8 @@ def _lower_reductions(state: SegmentState, found: Sequence[tuple[int, list[Reduc
             continue
         state.flush(f"row{number}")
         prefix = f"{state.frame.prefix}r{number}"
-        if len(schedule.dims) == 1 and cached_trips(state.frame.schedule, schedule.dims[0]):
+        in_parts = state.frame.schedule.cluster > 1 or cached_trips(state.frame.schedule, schedule.dims[0])
+        if len(schedule.dims) == 1 and in_parts:
             cached_reduction(state, shared, schedule.dims[0], prefix)
         else:
             looped_reduction(state, shared, schedule, prefix)

@@ -175,7 +175,7 @@ class SegmentState:
         if blocks > 1:
             peers = self.layout.buffers.get(PEERS, SharedBuffer(PEERS, DType.U64, 0))
             place = peers.elements
-            self.layout.buffers[PEERS] = evolve(peers, elements=place + blocks * prod(shape))
+            self.layout.buffers[PEERS] = evolve(peers, elements=place + blocks * prod(shape) + 1)
         stride = self.frame.schedule.threads // lanes if reduces_columns(self.frame.segment, self.group.shared) else 1
         return LaneReduce(
             reduction.name, shape, reduction.combine, dtype, lanes, reduction.along, vector, ranks=ranks,

@@ -24,9 +24,11 @@ from ..geometry import (
     Count,
     Geometry,
     ceil_div,
+    dims_of_sum,
     product,
     running_maximum,
     shareable_loops,
+    sums_row,
 )
 
 
@@ -105,5 +107,12 @@ def column_registers(segment: Segment, geometry: Geometry) -> Count:
     """Return the registers of column sums and a tile's terms."""
     if not segment.column_sums:
         return 0.0
+    if (walked := geometry.structure.walked) >= 0:
+        held: Count = 0.0
+        for output in segment.column_sums:
+            summed = dims_of_sum(segment, output, geometry.structure.dims)
+            kept = product(n for d, n in enumerate(geometry.thread) if d not in summed)
+            held = held + kept * (1 if sums_row(output) else geometry.block_k[walked])
+        return held
     row = ceil_div(geometry.block_k[0], geometry.reduction_threads) * 1.0
     return row * (len(segment.column_sums) + product(geometry.thread))

@@ -7,18 +7,20 @@ from math import prod
 
 import numpy as np
 
-from ...ir import Target
+from ...ir import Segment, Target, expr_variables
 from ..geometry import (
     ROW_CACHE_UNITS,
     Count,
+    Geometry,
     ScheduleParameter,
     SegmentTemplate,
     can_stream_rows,
-    ceil_div,
+    dims_of_sum,
     is_register_chain,
     next_power,
     powers,
     product,
+    reads_ahead,
 )
 from .rules import Finding, ScheduleSizes, axes_text
 
@@ -26,24 +28,32 @@ from .rules import Finding, ScheduleSizes, axes_text
 STREAMED_PART_LENGTHS = (32, 64, 128, 256)
 
 
-#: Most elements of a row that a thread of a cluster holds: with 128, a softmax took 1.2 times as long as with 64.
-MAX_HELD_ELEMENTS = 64
-#: Most elements of an operand that a thread of walked rows loads ahead: with 128, compilers spilled.
-MAX_ELEMENTS_AHEAD = 32
+#: Most elements of a row that a thread of a cluster holds: with 64 a log softmax of halves took 1.45 times as long as
+#: with 32, the gradient of a cross entropy 1.6 times; softmaxes of 131,072 columns as long.
+MAX_HELD_ELEMENTS = 32
+#: Most registers of elements of walked rows that a thread loads ahead.
+MAX_WORDS_AHEAD = 144
 #: Bytes of the values that lanes exchange by shuffles.
 SHUFFLED_BYTES = (4, 8)
 
 
-def lane_parameter(structure: SegmentTemplate, prefix: str, target: Target, widest: int) -> ScheduleParameter:
+def lane_parameter(
+    segment: Segment, structure: SegmentTemplate, prefix: str, target: Target, widest: int
+) -> ScheduleParameter:
     """Return the parameter of a row's reduction threads and vectors.
 
-    Neighbours along columns are no vectors.
+    Whole warps that divide a row are among them, so that no element needs a guard: 25,088 halves are 7 vectors of 448
+    threads. Neighbours along columns are no vectors.
     """
     longest = max((prod(a.extent for a in loop) for loop in structure.loops), default=1)
     lanes = powers(1, min(next_power(longest), target.MAX_thread))
     vectors = powers(1, 1 if structure.over_columns else widest)
-    pairs = tuple((n, v) for n in lanes for v in vectors if n * v <= next_power(longest))
-    return ScheduleParameter((f"{prefix}reduction_threads", f"{prefix}row_vector"), pairs)
+    pairs = [(n, v) for n in lanes for v in vectors if n * v <= next_power(longest)]
+    alone = structure.passes_rows or structure.over_columns or any(r.along for r in segment.reductions)
+    if target.lockstep and not alone:
+        others = {n for n in range(target.warp_size, target.MAX_thread + 1, target.warp_size) if n not in lanes}
+        pairs += [(n, v) for n in sorted(others) for v in vectors if longest % (n * v) == 0]
+    return ScheduleParameter((f"{prefix}reduction_threads", f"{prefix}row_vector"), tuple(pairs))
 
 
 def part_parameter(structure: SegmentTemplate, prefix: str, coarse: bool) -> ScheduleParameter:
@@ -84,9 +94,40 @@ def check_rows_whole(sizes: ScheduleSizes) -> Iterator[Finding]:
 
 def check_rows_walked(sizes: ScheduleSizes) -> Iterator[Finding]:
     """Registers hold the elements of walked rows that are loaded ahead."""
-    for part in (p for p in sizes.parts if p.structure.walked >= 0):
-        ahead = part.block_k[part.structure.walked] * product(part.thread)
-        yield np.greater(ahead, MAX_ELEMENTS_AHEAD), "{} elements of walked rows are loaded ahead", ahead
+    for segment, part in zip(sizes.group.segments, sizes.parts, strict=True):
+        if part.structure.walked < 0:
+            continue
+        ahead: Count = product(part.thread)  # the states
+        for read in reads_ahead(segment):
+            dims = zip(part.structure.dims, part.thread, strict=True)
+            own = product(n for dim, n in dims if not expr_variables(read).isdisjoint(dim))
+            words = max(1, sizes.group.tensors[read.tensor].dtype.size // 4)
+            ahead = ahead + part.block_k[part.structure.walked] * own * words
+        yield np.greater(ahead, MAX_WORDS_AHEAD), "{} registers of elements of walked rows are loaded ahead", ahead
+
+
+def check_sums_whole(sizes: ScheduleSizes) -> Iterator[Finding]:
+    """A block sums all instances along a dim.
+
+    The lanes of a warp share the elements of a K block evenly."""
+    for segment, part in zip(sizes.group.segments, sizes.parts, strict=True):
+        dims = part.structure.dims
+        for d in part.structure.summed:
+            extent = prod(a.extent for a in dims[d])
+            text = "dim {}: a block of {} sums, not all of {}"
+            yield np.less(part.block[d], extent), text, axes_text(dims[d]), part.block[d], extent
+        for output in segment.column_sums if part.structure.summed else ():
+            lanes = product(summed_lanes(part, d, sizes.target) for d in dims_of_sum(segment, output, dims))
+            chunk, even = part.block_k[part.structure.walked], np.bool_(True)
+            for count in part.counts:
+                even = even & np.equal(count & (count - 1), 0)
+            uneven = np.logical_not(even) | np.not_equal(chunk % np.maximum(lanes, 1), 0)
+            yield uneven, "{} lanes share {} elements of walked rows", lanes, chunk
+
+
+def summed_lanes(part: Geometry, d: int, target: Target) -> Count:
+    """Return the lanes of a warp along a dim."""
+    return np.minimum(part.counts[d], np.maximum(1, target.warp_size // product(part.counts[d + 1 :])))
 
 
 def check_clusters(sizes: ScheduleSizes) -> Iterator[Finding]:
@@ -96,11 +137,8 @@ def check_clusters(sizes: ScheduleSizes) -> Iterator[Finding]:
         several = np.greater(cluster, 1)
         many = np.greater(cluster, sizes.target.cluster_blocks) | np.less(cluster, 1)
         yield many, "{} blocks of a cluster, at most {}", cluster, sizes.target.cluster_blocks
-        for chunk, trips in zip(part.block_k, part.trips, strict=True):
-            own = ceil_div(trips, cluster)
-            held = np.equal(own, 1) | np.greater_equal(part.spread.row_cache, own * chunk)
-            unheld = np.less(trips, cluster) | np.logical_not(held)
-            yield several & unheld, "{} blocks do not hold the {} trips over a row", cluster, trips
+        for trips in part.trips:
+            yield several & np.less(trips, cluster), "{} blocks share {} trips over a row", cluster, trips
         idle = np.not_equal(part.reduction_threads, threads) | np.less_equal(threads, 1)
         yield several & idle, "{} of {} threads share a row of a cluster", part.reduction_threads, threads
         whole = min(sizes.target.warp_size, sizes.target.MAX_thread)

@@ -17,6 +17,7 @@ from typing import cast
 from attrs import evolve, field, frozen
 
 from ...ir import (
+    APPEND,
     FusedGroup,
     Segment,
     Target,
@@ -49,6 +50,9 @@ from ..geometry import (
     part_rows,
     reduces_columns,
     scatter_tile_dim,
+    summed_axes,
+    summed_dims,
+    sums_row,
     walked_loop,
     whole_dims,
     whole_loops,
@@ -62,6 +66,8 @@ from .row_parameters import SHUFFLED_BYTES
 from .schedule_parameters import fit_parameters, launch_parameters, segment_parameters, thin_parameters
 from .staging_parameters import stageable_operands
 
+#: Most instances of walked rows along a dim that a block sums.
+MAX_SUMMED_INSTANCES = 128
 #: Elements of a row that a thread always has registers for.
 HELD_IN_REGISTERS = 8
 
@@ -139,9 +145,10 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
         whole = () if written else whole_loops(segment, reduces)
         streams = bool(written) and can_stream_rows(group)
         caches_rows = not whole and not written and _may_cache_rows(group, segment, loops, target)
-        rows = part_rows(segment, group)
+        walks = walked_row(segment) is not None and not written and not reads_shared
+        rows = 0 if walks else part_rows(segment, group)
         if segment.column_sums and not rows:
-            return []
+            return _walked_sums(segment, loops, reduces) if walks else []
         over = reduces_columns(segment, group.shared)
         template = SegmentTemplate(
             dims,
@@ -159,7 +166,7 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
             if any(map(is_recurrence, segment.reductions))
             else [evolve(template, caches_rows=caches_rows, streams=streams)]
         )
-        if walked_row(segment) is not None and not written and not reads_shared:
+        if walks:
             walked = walked_loop(segment, loops)
             found += [SegmentTemplate(d, loops, reduces, none, walked=walked) for d in _pointwise_dims(segment)]
         if not (whole or written or over) and _may_share_rows(group, segment, loops, target):
@@ -173,13 +180,29 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
     return [*found, *mma_templates(group, segment, target)]
 
 
+def _walked_sums(
+    segment: Segment, loops: tuple[tuple[Var, ...], ...], reduces: tuple[tuple[int, ...], ...]
+) -> list[SegmentTemplate]:
+    """Return the template of sums over instances beside walked rows: a block has all terms of a sum."""
+    own = [frozenset(summed_axes(segment, output)) for output in segment.column_sums]
+    several = any(axes for axes, o in zip(own, segment.column_sums, strict=True) if sums_row(o))
+    kinds = {axis: tuple(axis in axes for axes in own) for axis in segment.axes}
+    dims = tuple(tuple(run) for _, run in groupby(segment.axes, key=lambda axis: kinds[axis]))
+    longest = max((prod(a.extent for a in dims[d]) for d in summed_dims(segment, dims)), default=1)
+    if several or longest > MAX_SUMMED_INSTANCES:
+        return []
+    none = tuple(() for _ in reduces)
+    return [SegmentTemplate(dims, loops, reduces, none, walked=walked_loop(segment, loops),
+                            summed=summed_dims(segment, dims))]  # fmt: skip
+
+
 def _privatised_templates(group: FusedGroup, segment: Segment, target: Target) -> list[SegmentTemplate]:
     """Return the template of a privatised scatter, where shared memory has room for all bins."""
     own = index_axes(segment, group)
     dims = tuple(tuple(run) for _, run in groupby(segment.axes, key=lambda axis: axis in own))
     scatter_dim, type_ = scatter_tile_dim(segment, group, dims), group.tensors[segment.outputs[0].tensor]
     least = type_.nbytes // prod(a.extent for a in own)
-    fits = scatter_dim >= 0 and least <= target.MAX_shared
+    fits = scatter_dim >= 0 and segment.outputs[0].into != APPEND and least <= target.MAX_shared
     return [SegmentTemplate(dims, (), (), (), scatter_dim=scatter_dim)] if fits else []
 
 

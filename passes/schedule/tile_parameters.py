@@ -57,9 +57,13 @@ def tile_parameters(
             most = min(structure.part_rows, MAX_ROWS_AT_ONCE) if structure.part_rows else 1
             tiles = tuple(e for e in tiles if e <= most)
         vectors = _vectors(d, structure, segment, widest, coarse) if extent > 1 else (1,)
+        least = next_power(extent) if d in structure.summed else 1
+        counts = tuple(t for t in counts if t == next_power(t)) if structure.summed else counts
         triples = [
-            (t, e, v) for t in counts for e in tiles for v in vectors if e % v == 0 and t * e <= next_power(extent)
-        ]
+            (t, e, v)
+            for t in counts for e in tiles for v in vectors
+            if e % v == 0 and least <= t * e <= next_power(extent)
+        ]  # fmt: skip
         if (
             not matrix
             and not structure.stages_any

@@ -26,9 +26,11 @@ from ...ir import (
     Var,
     as_index,
     substitute,
+    walked_row,
 )
 from ..geometry import next_power, part_place
 from .split_reduction import free_name, free_tensor, group_part
+from .split_walked_sums import split_walked_sums, walked_candidates
 
 #: Fewest and most partial sums for each SM.
 MIN_PARTS_PER_SM, MAX_PARTS_PER_SM = 1.5, 16
@@ -38,6 +40,8 @@ def column_candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
     """Return the numbers of partial sums to compare, least first."""
     if len(group.segments) != 1 or not group.segments[0].column_sums:
         return ()
+    if walked_row(group.segments[0]) is not None:
+        return walked_candidates(group)
     instances = prod(axis.extent for axis in group.segments[0].axes)
     counts = {-(-instances // rows) for rows in (1 << k for k in range(1, instances.bit_length()))}
     least, most = MIN_PARTS_PER_SM * target.NUM_SM, MAX_PARTS_PER_SM * target.NUM_SM
@@ -45,10 +49,12 @@ def column_candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
     return tuple(found or sorted(counts)[-1:])
 
 
-def split_columns(group: FusedGroup, parts: int) -> tuple[FusedGroup, FusedGroup] | None:
+def split_columns(group: FusedGroup, parts: int) -> tuple[FusedGroup, ...] | None:
     """Return the groups of partial sums and of totals, or None."""
     if len(group.segments) != 1 or not group.segments[0].column_sums:
         return None
+    if walked_row(group.segments[0]) is not None:
+        return split_walked_sums(group, parts)
     (segment,) = group.segments
     row = segment.column_sums[0].extra
     instances = prod(axis.extent for axis in segment.axes)

@@ -176,8 +176,8 @@ def _part_counts(group: FusedGroup, target: Target) -> tuple[int, ...]:
     return candidates(group, target) or chain_candidates(group, target) or column_candidates(group, target)
 
 
-def _in_parts(group: FusedGroup, parts: int) -> tuple[FusedGroup, FusedGroup] | None:
-    """Return the two groups of a reduction, or a chain's columns, in parts; None where that is impossible."""
+def _in_parts(group: FusedGroup, parts: int) -> tuple[FusedGroup, ...] | None:
+    """Return the groups of a reduction, or a chain's columns, in parts; None where that is impossible."""
     return split_reduction(group, parts) or split_chain(group, parts) or split_columns(group, parts)
 
 
@@ -217,15 +217,15 @@ def split_groups(
         if forms == (group.form,):
             result.append(group)
             continue
-        tensors, (*before, last) = dict(group.tensors), forms
-        kind = "parts" if before[0].segments[-1].reductions else "copies"
+        tensors = dict(group.tensors)
+        kind = "parts" if forms[0].segments[-1].reductions else "copies"
         own = group.form.outputs
-        workspaces = {t: form.tensors[t] for form in before for t in form.outputs if t not in own}
-        for number, workspace in enumerate(workspaces):
+        workspaces = {t: form.tensors[t] for form in forms for t in form.outputs if t not in own}
+        for number, (workspace, type_) in enumerate(workspaces.items()):
             name = f"{kind} of {group.outputs[0]}" + (f", {number}" if number else "")
             # Several groups may write pieces of one tensor: each has a workspace of its own, as they may run together.
             tensors[workspace] = unused_name(name, types)
-            types[tensors[workspace]] = last.tensors[workspace]
+            types[tensors[workspace]] = type_
         for kernel in forms:
             form, canonical = canonical_names(kernel)
             named = {new: tensors[old] for old, new in canonical.items() if old in tensors}

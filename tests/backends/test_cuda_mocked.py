@@ -129,7 +129,7 @@ def fake_driver(memory: Memory) -> Any:
     return SimpleNamespace(
         Error=DriverError,
         Event=Event,
-        Stream=lambda flags: SimpleNamespace(handle=77, synchronize=lambda: None),
+        Stream=lambda: SimpleNamespace(handle=77, synchronize=lambda: None),
         Context=SimpleNamespace(get_device=lambda: device, synchronize=lambda: memory.log.append("wait for all")),
         device_attribute=SimpleNamespace(**{name: name for name in ATTRIBUTES}),
         function_attribute=SimpleNamespace(MAX_DYNAMIC_SHARED_SIZE_BYTES="dynamic shared"),

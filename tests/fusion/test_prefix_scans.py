@@ -186,6 +186,14 @@ op two_states "a state that another one follows" {
   each t < S: y[t, n] = h[t + 1][n] - c[t + 1][n]
   last[n] = h[S][n]
 }
+op adjoint "a recurrence from the last step, whose first iteration differs" {
+  type T: float
+  in a: T[S, N], x: T[S, N]
+  temp h[t < S]: T[N]
+  out y: T[S, N]
+  each t < S: h[S - 1 - t][n] = x[S - 1 - t, n] + (a[S - t, n] outside 0) * (h[S - t][n] outside 0)
+  each t < S: y[t, n] = h[t][n]
+}
 op ends "a state that is only read at its end" {
   type T: float
   in x: T[S, N]
@@ -222,12 +230,15 @@ def recurrence(spec: Spec, name: str, steps: int, width: int, dtype: DType = DTy
     return spec.registry[name].instantiate(types, {}).program
 
 
-@pytest.mark.parametrize(("name", "states"), [("decayed", 1), ("two_states", 2), ("ends", 0), ("mixing", 0)])
+@pytest.mark.parametrize(
+    ("name", "states"), [("decayed", 1), ("two_states", 2), ("adjoint", 1), ("ends", 0), ("mixing", 0)]
+)
 def test_states_of_own_elements_are_rows(name: str, states: int, spec: Spec) -> None:
     program = recurrence(spec, name, 40, 3)
     found, rng = walk_recurrences(program), np.random.default_rng(1)
     inputs = {t: rng.uniform(-1, 1, program.tensors[t].shape) for t in program.inputs}
     assert sum(s.is_recurrence for s in found.statements) == states
+    assert name != "adjoint" or [s.axes[0].extent for s in found.statements] == [40, 40]
     expected, ours = evaluate(program, inputs), evaluate(found, inputs)
     for output in program.outputs:
         np.testing.assert_array_equal(ours[output], expected[output])
@@ -245,14 +256,14 @@ def check_recurrence(spec: Spec, name: str, dtype: DType, device: str) -> None:
 
 @needs_opencl
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.F64])
-@pytest.mark.parametrize("name", ["decayed", "two_states"])
+@pytest.mark.parametrize("name", ["decayed", "two_states", "adjoint"])
 def test_one_kernel_walks_a_recurrence(name: str, dtype: DType, spec: Spec) -> None:
     check_recurrence(spec, name, dtype, "opencl")
 
 
 @needs_cuda
 @pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
-@pytest.mark.parametrize("name", ["decayed", "two_states"])
+@pytest.mark.parametrize("name", ["decayed", "two_states", "adjoint"])
 def test_a_gpu_walks_a_recurrence(name: str, dtype: DType, spec: Spec) -> None:
     check_recurrence(spec, name, dtype, "cuda")
 

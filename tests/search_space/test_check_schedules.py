@@ -204,6 +204,7 @@ BROKEN_SIZES: dict[str, tuple[Callable[[], Schedule], str]] = {
     ),
     "check_rows_whole": (lambda: RIGHT, "lanes do not hold its whole row"),
     "check_rows_walked": (lambda: RIGHT, "elements of walked rows are loaded ahead"),
+    "check_sums_whole": (lambda: RIGHT, "a block of 64 sums, not all of 256"),
     "check_clusters": (lambda: segment(cluster=2), "1 of 64 threads share a row of a cluster"),
     "check_ring_short": (long_ring, "3 stages of 2 tiles"),
     "check_rows_passed_on": (lambda: RIGHT, "rows are passed on by 64 of 64 threads"),
@@ -224,6 +225,12 @@ WALKED_GROUP = evolve(
     ALONG_GROUP,
     segments=(evolve(ALONG_GROUP.segments[0], outputs=(evolve(ALONG_GROUP.segments[0].outputs[0], extra=(K,)),)),),
 )
+#: The group with a sum over the instances of walked rows, for the check of those.
+SUMMED_OUTPUT = evolve(WALKED_GROUP.segments[0].outputs[0], across="sum")
+SUMMED_GROUP = evolve(
+    WALKED_GROUP,
+    segments=(evolve(WALKED_GROUP.segments[0], outputs=(evolve(SUMMED_OUTPUT, write=SUMMED_OUTPUT.write[:1]),)),),
+)
 #: The group with a row that a later segment would read, for the check of those.
 PASSED_GROUP = evolve(
     GROUP,
@@ -238,6 +245,7 @@ GROUPS = {
     "check_boxes_fit": TWO_PRODUCTS,
     "check_rows_whole": ALONG_GROUP,
     "check_rows_walked": WALKED_GROUP,
+    "check_sums_whole": SUMMED_GROUP,
     "check_ring_short": COLUMN_SUMS,
     "check_rows_passed_on": PASSED_GROUP,
     "check_parts_whole": TWO_PRODUCTS,

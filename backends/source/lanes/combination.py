@@ -7,9 +7,9 @@ from math import prod
 
 from attrs import frozen
 
-from ....ir import COMBINERS, MAX_READ_WARPS, PEERS, LaneReduce, Var
+from ....ir import COMBINERS, MAX_READ_WARPS, PEERS, LaneReduce, Var, phases
 from ..ctext import call_text
-from ..dialect import CLUSTER_BARRIER, CLUSTER_WAIT
+from ..dialect import CLUSTER_BEGIN, CLUSTER_WAIT
 from ..scope import KernelNames, Writer
 
 
@@ -104,7 +104,7 @@ class LaneCombination:
         """Read the values of warps at a place, and combine them: many of them by several lanes."""
         first = f"{at} + tid % {node.stride}" if node.stride > 1 else f"{at} + tid / {node.threads} * {warps}"
         each, lanes = warps, 1
-        if warps > MAX_READ_WARPS:
+        if warps > MAX_READ_WARPS and not warps & (warps - 1):
             lanes = min(warps, inside)
             lane = f"tid % {lanes}" if node.stride == 1 else f"tid / {node.stride} % {lanes} * {node.stride}"
             each, first = warps // lanes, f"{first} + {lane}"
@@ -115,10 +115,7 @@ class LaneCombination:
         self._shuffle(node, register, lanes)
 
     def _exchange_blocks(self, nodes: Sequence[LaneReduce]) -> None:
-        """Combine the values of a cluster's blocks: each writes its own to the shared memory of all.
-
-        A buffer of their own spares reductions a barrier after the values are read.
-        """
+        """Combine the values of a cluster's blocks: each sends its own to the shared memory of all, by an mbarrier."""
         if not self.names.in_cluster:
             self.out.line(f"{CLUSTER_WAIT}();")
             self.names.in_cluster = True
@@ -128,9 +125,10 @@ class LaneCombination:
         for node, peers in loops:
             with self.out.loop(Var("e", prod(node.shape))):
                 held = f"{self.names.registers[node.name]}[e]"
-                self.out.line(f"if (tid < {blocks}) {helper}({peers} + blk % {blocks}, {held}, tid);")
-        self.out.line(f"{CLUSTER_BARRIER}();")
+                place = f"{peers} + blk % {blocks}"
+                self.out.line(f"if (tid < {blocks}) {helper}({place}, {held}, {_mbarrier(node)}, tid);")
         for node, peers in loops:
+            self.out.line(f"cuts_mbarrier_wait({_mbarrier(node)}, 0);")
             with self.out.loop(Var("e", prod(node.shape))):
                 held = f"{self.names.registers[node.name]}[e]"
                 self.out.line(f"{held} = {peers}[0];")
@@ -144,16 +142,32 @@ class LaneCombination:
             "tid" if node.blocks == 1 else self.names.dialect.thread_index,
         )
         lanes = lanes * node.blocks
+        step = 1 << (lanes - 1).bit_length() >> 1
         place, first = f"{thread} % {lanes}", f"{thread} / {lanes} * {lanes}"
         if node.stride > 1:
             place, first = f"{thread} / {node.stride}", f"{thread} % {node.stride}"
         self.out.line(f"{scratch}[{thread}] = {register};")
         self.out.line(self.names.dialect.barrier)
-        step = lanes // 2
         while step:
             combined = self._combine(node, f"{scratch}[{thread}]", f"{scratch}[{thread} + {step * node.stride}]")
-            self.out.line(f"if ({place} < {step}) {scratch}[{thread}] = {combined};")
+            self.out.line(f"if ({place} < {min(step, lanes - step)}) {scratch}[{thread}] = {combined};")
             self.out.line(self.names.dialect.barrier)
             step //= 2
         self.out.line(f"{register} = {scratch}[{first}];")
         self.out.line(self.names.dialect.barrier)
+
+
+def begin_cluster(names: KernelNames, out: Writer) -> None:
+    """Initialise the mbarriers of a cluster's exchanges, one for each."""
+    roots = [root for phase in phases(names.kernel.items) for root in phase.roots]
+    with out.block("if (tid == 0)"):
+        for node in (root for root in roots if isinstance(root, LaneReduce) and root.blocks > 1):
+            out.line(f"cuts_mbarrier_init({_mbarrier(node)}, 1);")
+            nbytes = node.blocks * prod(node.shape) * node.dtype.size
+            out.line(f"cuts_mbarrier_expect({_mbarrier(node)}, {nbytes});")
+    out.line(f"{CLUSTER_BEGIN}();")
+
+
+def _mbarrier(node: LaneReduce) -> str:
+    """Return the mbarrier of an exchange, after the values of its blocks."""
+    return f"{PEERS} + {node.place + node.blocks * prod(node.shape)}"

@@ -13,16 +13,14 @@ in flight all the time: none of their loads depends on a state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from attrs import evolve, field, frozen
 
 from ....ir import (
     COMBINERS,
     SCAN_MODES,
-    Cast,
     Convert,
-    Expr,
     Guard,
     Index,
     Initialise,
@@ -42,15 +40,14 @@ from ....ir import (
     Var,
     as_index,
     clamp,
-    expr_variables,
     is_recurrence,
-    reads,
-    walked_row,
 )
+from ...geometry import reads_ahead
 from ..index_values import value_of
 from ..layout import AxisBinding
 from ..outputs import store_value
 from ..segment_state import SegmentState
+from .walked_sums import WalkedSum
 
 
 def walk_rows(state: SegmentState) -> None:
@@ -75,7 +72,7 @@ class _Walk:
 
     @ahead.default
     def _ahead(self) -> dict[Read, str]:
-        found = _loaded_ahead(self.segment, self.state) if self.dim.trips > 1 else ()
+        found = (r for r in reads_ahead(self.segment) if self.dim.trips > 1 and r.tensor in self.state.group.inputs)
         return {read: f"{self.state.frame.prefix}ahead{n}" for n, read in enumerate(found)}
 
     @property
@@ -107,6 +104,7 @@ class _Walk:
         for reduction in self.scans:
             carry = self.carry(reduction)
             yield Initialise(carry.name, self.shape, reduction.combine, carry.dtype)
+        yield from (each.begin() for each in self.sums if each.along)
         for number, place in enumerate(self.places(Index())):
             yield from self.load(number, place)
 
@@ -121,11 +119,35 @@ class _Walk:
             before = self.element(number, place, before, roots)
             roots += self.load(number, later)
         carry = [self.write(self.carry(r), before[r.name]) for r in self.scans]
+        short, whole = ([each for each in self.sums if each.along is along] for along in (False, True))
         body = (
+            *self.phases(("compute", "sums", [each.begin() for each in short])),
             self.state.phase("exit", "walk", roots, (), self.state.shares),
+            *self.phases(*self.ends(short, self.block(as_index(self.step)))),
             self.state.phase("compute", "carry", carry, (), self.state.shares),
         )
-        return [Loop(self.step, body)] if self.dim.trips > 1 else [*body]
+        loop = [Loop(self.step, body)] if self.dim.trips > 1 else [*body]
+        return [*loop, *self.phases(*self.ends(whole, Index()))]
+
+    @property
+    def sums(self) -> list[WalkedSum]:
+        """Sums over instances."""
+        return [WalkedSum(self.state, output, self.dim) for output in self.segment.column_sums]
+
+    def ends(self, sums: Sequence[WalkedSum], block: Index) -> Iterator[tuple[str, str, list[Root]]]:
+        """Yield the phases that exchange sums, and store them."""
+        for number, each in enumerate(sums):
+            scratch = self.state.layout.buffers.get("lanes", each.scratch())
+            larger = max(scratch, each.scratch(), key=lambda b: b.elements * b.dtype.size)
+            exchanges = list(each.exchanges())
+            if exchanges:
+                self.state.layout.buffers["lanes"] = larger
+            yield "compute", f"exchange{number}", [*exchanges]
+        yield "exit", "sums", [store for each in sums for store in each.stores(block)]
+
+    def phases(self, *parts: tuple[str, str, Sequence[Root]]) -> list[Item]:
+        """Return phases of some roots, without empty ones."""
+        return [self.state.phase(kind, name, roots, (), self.state.shares) for kind, name, roots in parts if roots]
 
     def element(
         self, number: int, place: Index, before: Mapping[str, RegisterRead], roots: list[Root]
@@ -151,7 +173,9 @@ class _Walk:
             roots.append(self.write(new, Op(combiner.fn, (old, value), old.dtype)))
             held = old if SCAN_MODES[reduction.along][1] else new
             context = evolve(context, held={**context.held, reduction.name: held})
-        roots += [store_value(self.state, output, binding, (), context) for output in self.segment.outputs]
+        plain = (output for output in self.segment.outputs if not output.across)
+        roots += [store_value(self.state, output, binding, (), context) for output in plain]
+        roots += [each.add(number, binding, context) for each in self.sums]
         return after
 
     def load(self, number: int, place: Index) -> Iterator[Root]:
@@ -188,22 +212,3 @@ class _Walk:
     def shape(self) -> tuple[int, ...]:
         """Rows of a thread along each dim."""
         return tuple(d.thread for d in self.state.frame.schedule.dims)
-
-
-def _loaded_ahead(segment: Segment, state: SegmentState) -> tuple[Read, ...]:
-    """Return the elements of the row that a block loads ahead.
-
-    Those that an output stores unchanged are not: their registers would be written before the stores of vectors.
-    """
-    own = {r.name for r in segment.reductions}
-    row = walked_row(segment)
-    found = [r for body in segment.expressions for r in reads(body) if r.tensor not in own]
-    copied = {_without_casts(o.body) for o in segment.outputs}
-    places = (r for r in found if row in expr_variables(r) and r not in copied)
-    return tuple(dict.fromkeys(r for r in places if r.tensor in state.group.inputs))
-
-
-def _without_casts(expr: Expr) -> Expr:
-    while isinstance(expr, Cast):
-        expr = expr.arg
-    return expr
