@@ -148,6 +148,7 @@ def test_causal_attention_of_more_queries_than_keys() -> None:
 #: Halves whose gradients compute scores again: heads of queries and of keys, queries, keys, arguments.
 TRAINED_CASES: dict[str, tuple[int, int, int, int, dict[str, Any]]] = {
     "whole": (4, 4, 64, 64, {}),
+    "long": (2, 2, 80, 96, {}),
     "causal": (2, 2, 40, 40, {"is_causal": True}),
     "groups": (4, 2, 33, 47, {"enable_gqa": True, "scale": 0.3}),
     "a mask": (2, 2, 33, 47, {"attn_mask": True}),

@@ -11,6 +11,8 @@ Where gradients are wanted, attention keeps the logarithms of its sums, and comp
 
     y, l = attention_state(q, k, v);   w, x = attention_scores_gradient(q, k, v, y, l, g)
     gradients:   scale * x k,   scale * x' q,   w' g,   the last two summed over the heads that share keys
+
+Weights of f32 are saved where they are no larger than operands and results: fewer products compute gradients then.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ def _attend_trained(
 ) -> Any:
     """Return attention with our gradient, or as PyTorch decomposes it where ours does not fit."""
     grouped, masked = bool(more.get("enable_gqa")), mask is not None and mask.dtype is not torch.bool
-    if dropout or masked or not _fits(q, k, v, mask, grouped):
+    if dropout or masked or not _fits(q, k, v, mask, grouped) or _saves_weights(q, k, v):
         with sdpa_kernel([SDPBackend.MATH]):
             return _ATTENTION._op_dk(_COMPOSITE, q, k, v, mask, dropout, causal, **more)
     chosen = torch._fused_sdp_choice(q, k, v, mask, dropout, causal, **more)
@@ -95,6 +97,13 @@ class _Attention(torch.autograd.Function):
         w, x = layer_operator("attention_scores_gradient")(q, k, v, y, sums, g, mask, **ctx.form)
         keys, values = (_sum_of_heads(t.transpose(-1, -2) @ other, k) for t, other in ((x, q), (w, g)))
         return scale * (x @ _for_heads(k, q)), scale * keys, values, None, None, None
+
+
+def _saves_weights(q: Any, k: Any, v: Any) -> bool:
+    """Return whether attention saves weights: few of f32."""
+    rows, columns = q.shape[:-1].numel(), k.shape[-2]
+    others = q.numel() + k.numel() + v.numel() + rows * v.shape[-1]
+    return q.dtype is torch.float32 and rows * columns <= others
 
 
 def _for_heads(k: Any, q: Any) -> Any:
