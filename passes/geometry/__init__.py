@@ -79,6 +79,7 @@ from .row_sharing import (
     walks_rows,
     weighs_scores_alone,
     whole_loops,
+    words_ahead,
 )
 from .schedule_template import (
     ScheduleParameter,

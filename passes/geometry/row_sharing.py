@@ -12,9 +12,10 @@ are divided after the second contraction, in the type of its sums.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import inf
+from typing import Any
 
 from attrs import evolve, frozen
 
@@ -30,6 +31,7 @@ from ...ir import (
     Reduction,
     Segment,
     SegmentSchedule,
+    TensorType,
     Var,
     as_index,
     expr_variables,
@@ -40,6 +42,7 @@ from ...ir import (
     variables,
     walked_row,
 )
+from .footprint import product
 from .matrix_instructions import mma_operands
 from .schedule_template import SegmentTemplate
 
@@ -220,6 +223,21 @@ def reads_ahead(segment: Segment) -> tuple[Read, ...]:
     found = [r for body in segment.expressions for r in reads(body) if r.tensor not in own]
     copied = {drop_conversions(o.body) for o in segment.outputs}
     return tuple(dict.fromkeys(r for r in found if row in expr_variables(r) and r not in copied))
+
+
+def words_ahead(
+    segment: Segment,
+    tensors: Mapping[str, TensorType],
+    dims: Sequence[tuple[Var, ...]],
+    threads: Sequence[Any],
+    chunk: Any,
+) -> Any:
+    """Return the registers of elements that a block of a walked row loads ahead."""
+    found = 0
+    for read in reads_ahead(segment):
+        own = (n for dim, n in zip(dims, threads, strict=True) if not expr_variables(read).isdisjoint(dim))
+        found = found + chunk * product(own) * max(1, tensors[read.tensor].dtype.size // 4)
+    return found
 
 
 def summed_dims(segment: Segment, dims: Sequence[tuple[Var, ...]]) -> tuple[int, ...]:
