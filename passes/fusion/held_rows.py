@@ -34,6 +34,7 @@ from ...ir import (
     as_index,
     is_bijection,
     is_recurrence,
+    reads,
     rebuild,
     solve,
     substitute,
@@ -311,5 +312,7 @@ def check_rows(segment: Segment) -> None:
         raise FusionError("a recurrence is beside rows of several kinds")
     directions = {SCAN_MODES[r.along][0] for r in segment.reductions if r.along in SCAN_MODES}
     held = any(variables(o.write[-1]) & {*o.extra} for o in segment.outputs if o.write)
-    if not held and (len(directions) > 1 or (directions and walked_row(segment) is None)):
+    scans = {r.name for r in segment.reductions if r.along in SCAN_MODES}
+    again = any(read.tensor in scans for r in segment.reductions if not r.along for read in reads(r.body))
+    if not held and (len(directions) > 1 or again):
         raise FusionError("rows that no lanes hold are scanned from both ends, or reduced after a scan")
