@@ -222,7 +222,8 @@ def reads_ahead(segment: Segment) -> tuple[Read, ...]:
     row = walked_row(segment)
     found = [r for body in segment.expressions for r in reads(body) if r.tensor not in own]
     copied = {drop_conversions(o.body) for o in segment.outputs}
-    return tuple(dict.fromkeys(r for r in found if row in expr_variables(r) and r not in copied))
+    moving = (r for r in found if any(row in variables(index) for index in r.indices) and r not in copied)
+    return tuple(dict.fromkeys(moving))
 
 
 def words_ahead(
