@@ -37,11 +37,26 @@ class Pointer:
     buffer: Buffer
     offset: int = 0
 
+    @property
+    def address(self) -> int:
+        """The number of the address, where handles of buffers are numbers."""
+        return int(self.buffer.handle) + self.offset
+
 
 def launch_all(launches: Sequence[Launch]) -> None:
     """Run launches one after another."""
     for launch in launches:
         launch()
+
+
+def owning_launch(owners: object, call: Callable[..., object], *arguments: object) -> Launch:
+    """Return a launch that keeps the owners of its memory alive."""
+
+    def launch(owners: object = owners) -> None:
+        del owners
+        call(*arguments)
+
+    return launch
 
 
 #: Part of memory: its beginning, and its number of bytes.
@@ -134,6 +149,13 @@ class Device(ABC):
 
         All errors name the kernel, and the file of its source.
         """
+
+    def binaries(self, kernels: Sequence[KernelFunction]) -> tuple[bytes | None, ...]:
+        """Compile kernels to binaries of this device, which `build` takes.
+
+        One of several kernels has that of all, and other ones None.
+        """
+        return (None,) * len(kernels)
 
     @abstractmethod
     def bind(self, loaded: object, kernel: KernelFunction, pointers: Sequence[Pointer]) -> Launch:

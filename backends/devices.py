@@ -32,7 +32,8 @@ def choose_target() -> TargetChoice:
     """Return the target of this machine: its GPU, or OpenCL.
 
     The GPU needs a driver, bindings and a compiler of kernels. Where one is missing, the note says which."""
-    from .cuda import find_toolchain, query_target
+    from .compilers import find_toolchain
+    from .cuda import query_target
 
     try:
         device = query_target()

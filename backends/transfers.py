@@ -22,6 +22,9 @@ class Transfers(Protocol):
     def allocate_pinned(self, nbytes: int) -> Array:
         """Return page-aligned bytes of host memory for fast copies."""
 
+    def pin(self, memory: Array) -> Array:
+        """Return page-aligned host memory, pinned where it lies until it is dropped."""
+
     def upload(self, destination: Pointer, source: Array) -> None:
         """Copy to the device."""
 

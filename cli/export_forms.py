@@ -6,10 +6,11 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ..compile import CompiledPlan
 from ..ir import DType, TensorType, UsageError, quote
+from ..runtime import save_plan
 from ..runtime.native import SOURCE_FOLDER, build_engine_library, write_packed
 
 #: Suffix of a packed plan.
@@ -95,6 +96,19 @@ def _triton_type(name: str, type_: TensorType) -> str:
     return _TRITON_TYPES[type_.dtype]
 
 
+def _write_folder(plan: CompiledPlan, folder: Path, stem: str) -> list[Path]:
+    """Write a plan's folder with binaries of this machine's device.
+
+    PoCL compiles a kernel again for the geometry of its launches, so that a run comes first.
+    """
+    plan.run(plan.random_inputs())
+    device = plan.session.device
+    with device.current():
+        made = zip(plan.plan.binaries, device.binaries(plan.plan.kernels), strict=True)
+        save_plan(evolve(plan.plan, binaries=tuple(known or found for known, found in made)), folder)
+    return [path for path in sorted(folder.rglob("*")) if path.is_file()]
+
+
 def _make_folder(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -103,6 +117,7 @@ def _make_folder(folder: Path) -> Path:
 #: Forms by the name of the option.
 FORMS: Mapping[str, ExportForm] = {
     "file": ExportForm("one file, which libcuts_run and cuts.PackedPlan open", SUFFIX, _write_file),
+    "folder": ExportForm("the plan with binaries for this machine's OpenCL device", "-binaries.plan", _write_folder),
     "c": ExportForm("a folder with it and the library's sources", "-c", _write_sources),
     "onnxruntime": ExportForm("a model of one node for ONNX Runtime", "-onnxruntime", _write_onnxruntime),
     "triton": ExportForm("a model of Triton Inference Server, with its backend", "-triton", _write_triton),

@@ -21,7 +21,18 @@ from ..ir import CompileOptions, Graph, Node, UsageError
 from .engine import SingleProcess
 from .graphs import f32
 from .plans import Machine
-from .storage import Arena, BoundPlan, Disk, HostPool, Move, Mover, reserve, round_to_pages, storage_error
+from .storage import (
+    Arena,
+    BoundPlan,
+    Disk,
+    HostPool,
+    MappedFiles,
+    Move,
+    Mover,
+    reserve,
+    round_to_pages,
+    storage_error,
+)
 from .storage_rate import SHARED_PART, storage_rate
 
 #: Bytes of the file for each GPU's storage measurement, and rows and columns of the matrices that are multiplied.
@@ -126,7 +137,8 @@ class _Storage:
         disks = [Disk(prepare=transfers.prepare) for _ in paths]
         part = round_to_pages(-(-nbytes // _PARTS))
         streams = [
-            _Stream(p, d, Mover(d, transfers, HostPool(transfers)), part) for p, d in zip(paths, disks, strict=True)
+            _Stream(p, d, Mover(d, transfers, HostPool(transfers), MappedFiles(transfers)), part)
+            for p, d in zip(paths, disks, strict=True)
         ]
         try:
             place = Pointer(device.allocate(part))

@@ -30,7 +30,7 @@ class _View:
     """Device memory in the form that PyTorch takes without a copy."""
 
     def __init__(self, place: Pointer, nbytes: int) -> None:
-        address = int(place.buffer.handle) + place.offset
+        address = place.address
         self.__cuda_array_interface__ = {
             "shape": (nbytes,),
             "typestr": "|u1",

@@ -47,7 +47,7 @@ from ..runtime import (
 from .portable_plan import PortablePlan
 
 if TYPE_CHECKING:
-    from ..backends.cuda import Cubin
+    from ..backends.compilers import Cubin
     from ..numerics import Comparison
     from .loading import Spec
     from .plan_reference import PlanReference
@@ -382,7 +382,7 @@ def compile_binaries(compiled: CompiledGraph | Plan, target: Target) -> tuple[Cu
     """
     if target.dialect != "cuda":
         return ()
-    from ..backends.cuda import compile_kernels, toolchains
+    from ..backends.compilers import compile_kernels, toolchains
 
     if not toolchains():
         return ()

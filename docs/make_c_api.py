@@ -22,7 +22,11 @@ python -m cuts.runtime.native build               # build/libcuts_run.so; or `cu
 ```
 
 The sources are C11 and need no header of a driver; any C compiler builds them:
-`cc -std=c11 -D_GNU_SOURCE -O2 -fPIC -fvisibility=hidden -fno-strict-aliasing -shared *.c -o libcuts_run.so -ldl`.
+
+```sh
+cc -std=c11 -D_GNU_SOURCE -O2 -fPIC -fvisibility=hidden -fno-strict-aliasing -pthread -shared *.c -ldl -o libcuts_run.so
+```
+
 A wheel for a platform has the library, `cuts/runtime/native/libcuts_run.so`; it needs the C library of the machine that
 built the wheel, or a newer one. Programs in `examples/native/` use the library from C, C++ and Rust.
 

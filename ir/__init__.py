@@ -149,7 +149,7 @@ if TYPE_CHECKING:
     )
     from .evaluation import Evaluation, as_dtype, working_dtype
     from .expr import Call, Cast, Const, Expr, IndexValue, InRange, Read, call, dtype_of, guarded_read
-    from .functions import COMBINERS, FUNCTIONS, ONE_ARRIVAL, TF32_NEAR, VALUE_COMBINERS, Combiner
+    from .functions import APPEND, COMBINERS, FUNCTIONS, ONE_ARRIVAL, TF32_NEAR, VALUE_COMBINERS, Combiner
     from .graph import (
         Array,
         Attribute,
@@ -271,6 +271,7 @@ if TYPE_CHECKING:
     from .schedule import (
         ALTERNATING,
         MAX_RADIX_LANES,
+        MAX_READ_WARPS,
         PERSISTENT,
         RADIX_DIGITS,
         TEAMS,

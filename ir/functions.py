@@ -202,6 +202,15 @@ _TABLE = [
     # (`passes.lowering.threads.reciprocal_division`): as exact, or as exact as a half type requires.
     Function("quotient", 2, _divide, "cuts_quotient_{t}({0}, {1})", issue=6, c_int="cuts_div_{t}({0}, {1})"),
     Function("near_quotient", 2, _divide, "cuts_near_quotient_{t}({0}, {1})", issue=2, c_int="cuts_div_{t}({0}, {1})"),
+    # Division to two units in the last place, for quotients that are rounded to a half type.
+    Function(
+        "approximate_quotient",
+        2,
+        _divide,
+        "cuts_approximate_quotient_{t}({0}, {1})",
+        issue=6,
+        c_int="cuts_div_{t}({0}, {1})",
+    ),
     # The power of two that is the weight of a shifted score: subnormal results are 0.
     Function("near_exp2", 1, np.exp2, "cuts_near_exp2({0})", issue=2, domain="floats"),
     Function(
@@ -297,6 +306,15 @@ class Combiner:
         """The function it repeats."""
         return FUNCTIONS[self.fn]
 
+    def arrive(self, array: np.ndarray[Any, Any], places: Any, values: np.ndarray[Any, Any]) -> None:
+        """Combine values with elements of an array, in order."""
+        if self.name != APPEND:
+            self.function.numpy.at(array, places, values)  # type: ignore[attr-defined]
+            return
+        for place, value in zip(np.ravel(places), np.ravel(values), strict=True):
+            end = int(array[place])
+            array[place], array[end] = end + 1, value
+
     def identity(self, dtype: DType) -> float | int | bool:
         """Return the identity for an element type: the reduction over nothing."""
         if math.isinf(self.start):
@@ -316,9 +334,13 @@ _REDUCTIONS = (
 
 #: The arrival of exactly one value at each element, which the value becomes: nothing is combined.
 ONE_ARRIVAL = "one"
+#: The arrival of values at a list: the element is the place in its tensor that the next value takes.
+APPEND = "append"
 
-COMBINERS: dict[str, Combiner] = {c.name: c for c in (*_REDUCTIONS, Combiner(ONE_ARRIVAL, "add", 0.0))}
+COMBINERS: dict[str, Combiner] = {
+    c.name: c for c in (*_REDUCTIONS, Combiner(ONE_ARRIVAL, "add", 0.0), Combiner(APPEND, "add", 0.0))
+}
 #: Reductions that yield a value, not its position; groups and kernels use only these.
 VALUE_COMBINERS = frozenset(combiner.name for combiner in _REDUCTIONS if not combiner.position)
 #: Reductions of the values that arrive at an element.
-ARRIVALS = VALUE_COMBINERS | {ONE_ARRIVAL}
+ARRIVALS = VALUE_COMBINERS | {ONE_ARRIVAL, APPEND}

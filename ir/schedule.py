@@ -137,12 +137,12 @@ class SegmentSchedule:
     """Distribution of a segment over blocks and threads.
 
     `dims` cover the segment's axes, outermost first; threads are numbered with the last dim fastest, reduction threads
-    fastest. `reduction_threads` threads share each instance's reductions; with matrix instructions, they lie in as many
-    warps, slowest in the numbering, which divide the steps of a K block (warp split-K). A thread takes `row_vector`
-    neighbouring row elements at once. `row_cache` elements of each row that several statements read, whole iterations
-    over it, stay in a shared-memory row cache. `warp` is empty, or the warp layout: for each dim the number of a warp's
-    lanes along it (product = warp size). Neighbouring lanes alternate along the first of two such dims, so that eight
-    lanes that load vectors together touch few distinct ones in either. With `privatised` (privatised
+    fastest, or slowest where they share columns. `reduction_threads` threads share each instance's reductions; with
+    matrix instructions, they lie in as many warps, which divide the steps of a K block (warp split-K). A thread takes
+    `row_vector` neighbouring row elements at once. `row_cache` elements of each row that several statements read, whole
+    iterations over it, stay in a shared-memory row cache. `warp` is empty, or the warp layout: for each dim the number
+    of a warp's lanes along it (product = warp size). Neighbouring lanes alternate along the first of two such dims, so
+    that eight lanes that load vectors together touch few distinct ones in either. With `privatised` (privatised
     scatter), values that are combined in memory are combined in shared memory first, and then once per block in memory.
     The threads of `cluster` blocks, a thread block cluster, share each row: every block takes one trip over it.
     """
@@ -219,11 +219,13 @@ def walked_row(segment: Segment) -> Var | None:
     return row[0] if fixed and not any(r.tensor in names for o in others for r in reads(o.body)) else None
 
 
-# ---- sorts of rows that lanes hold
+# ---- rows and columns that lanes share
 
 #: Values of a digit of a radix sort; fewest words of a lane and of a row that are sorted so, and most lanes: with more,
 #: rows are sorted where there is no shared memory for whole ones.
 RADIX_DIGITS, MIN_RADIX_WORDS, MIN_RADIX_ROW, MAX_RADIX_LANES = 16, 8, 1024, 512
+#: Most warps whose values every thread reads and combines; of more, lanes divide them.
+MAX_READ_WARPS = 8
 
 
 def sorts_by_radix(count: Any, lanes: Any) -> Any:

@@ -106,16 +106,17 @@ class Statement:
                 found[number] = axis
         return found
 
-    @property
-    def arrival_guards(self) -> tuple[Guard, ...]:
-        """Conditions under which a single value (`one`) arrives.
+    def arrival_guards(self, shape: tuple[int, ...]) -> tuple[Guard, ...]:
+        """Return the conditions under which a single value arrives (`one`).
 
         Its integers, and those with variables added to them, are indices of the tensor.
         """
         found = []
-        for index in self.write if self.into == ONE_ARRIVAL else ():
+        for index, extent in zip(self.write, shape, strict=True) if self.into == ONE_ARRIVAL else ():
             looked_up = next((p for p, _ in index.terms if isinstance(p, Indirect)), None)
-            if looked_up is not None:
+            if looked_up is None:
+                found += [guard for guard in (Guard(index, 0, extent),) if not guard.always]
+            else:
                 largest = _LARGEST_INDEX if len(index.terms) == 1 and not index.const else _LARGEST_SUMMAND
                 terms = tuple((evolve(p, extent=largest) if p is looked_up else p, f) for p, f in index.terms)
                 found.append(Guard(Index(index.const, terms), 0, looked_up.extent))

@@ -194,7 +194,7 @@ class _Run:
             if statement.into:
                 everything = np.broadcast_arrays(where, part, True if arrives is None else arrives)
                 found, part, kept = (np.asarray(a).reshape(-1) for a in everything)
-                COMBINERS[statement.into].function.numpy.at(flat, found[kept], part[kept])  # type: ignore[attr-defined]
+                COMBINERS[statement.into].arrive(flat, found[kept], part[kept])
                 flat += self._order(flat, found[kept], part[kept])
                 continue
             self._put(flat, where, part, key in started)

@@ -7,7 +7,7 @@ from threading import Lock
 
 from ..backends import Array, BlockAddress, SequenceLauncher
 from .fallback_kernels import use_fallback_kernels
-from .placement import CONSTANTS, ConstantImages, Share, divide_sequence, place_over_blocks
+from .placement import CONSTANTS, ConstantImages, Share, place_in_parts
 from .plan import Plan
 from .profiler_range import profiler_range
 
@@ -23,7 +23,7 @@ class ExternalSession:
 
     With `share`, sessions of equal large constants read one copy of each on the device. With `divide`, launches are
     divided into `parts` where a caller that releases inputs after their last part, and allocates outputs before their
-    first one, needs less memory.
+    first one, needs less memory; intermediates too.
     """
 
     def __init__(
@@ -40,11 +40,10 @@ class ExternalSession:
         self.launcher = launcher
         images = images or ConstantImages.of_plan(plan)
         codes = plan.binaries or (None,) * len(plan.kernels)
-        self.layout = place_over_blocks(plan, held, images.large if share else ())
+        self.layout, self.parts = place_in_parts(plan, held, images.large if share else (), divide)
         self.waits = launcher.is_blocking
         self.constants = allocate(self.layout.sizes[CONSTANTS])
         self._shared = tuple(self._constant_address(share, images, buffer) for buffer in self.layout.shared if share)
-        self.parts = divide_sequence(self.layout, divide)
         self._sequences = tuple(
             launcher.load(part.sequence, [plan.kernels[n] for n in part.kernels], [codes[n] for n in part.kernels])
             for part in self.parts

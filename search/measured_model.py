@@ -8,21 +8,23 @@ again, until it evaluates no new group.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from math import inf
 
 from attrs import define, evolve, field
 
-from ..ir import FULL_SHARE, UNSEARCHED_SHARE, FusedGroup
+from ..backends.library import library_kernels
+from ..ir import FULL_SHARE, UNSEARCHED_SHARE, BackendError, FusedGroup
 from ..passes import KernelsQuery, MeasuredTimes, Member, Questions, Workload
 from ..passes.fusion import GroupEvaluator, form_key
 from ..passes.schedule import Candidate
 from .group_costs import GroupCosts
-from .library_routines import seconds_for_routines
+from .library_routines import MAX_BUDGET_SHARE, fastest_routine, is_computed, seconds_for_routines
 from .plan_executor import PlanExecutor
 from .settings import QUICK_SEARCH, SINGLE_MEASUREMENT, Settings, TunedChoice
 from .tasks import TuningTask
-from .tuner import TaskRecord, Tuner, bundle_members, is_faster, search_deeper
+from .tuner import TaskRecord, Tuner, bundle_members, is_faster, search_deeper, space_key
 
 
 @define(eq=False)
@@ -30,7 +32,8 @@ class MeasuredModel:
     """Cost model of one compilation that uses a tuner.
 
     Where it `measures`, groups are compared by short searches of `quick` settings. It `replays` decisions, or answers
-    from results that are `known_only`. `problems` are the tuning tasks of the kernels that it scheduled last, `choices`
+    from results that are `known_only`. A plan that `calls_libraries` may have a routine in place of a group's kernel.
+    `problems` are the tuning tasks of the kernels that it scheduled last, `choices`
     their results.
     """
 
@@ -42,6 +45,7 @@ class MeasuredModel:
     known_only: bool = False
     replays: bool = False
     quick: Settings = QUICK_SEARCH
+    calls_libraries: bool = False
     problems: list[TuningTask] = field(factory=list, init=False)
     choices: list[TunedChoice] = field(factory=list, init=False)
     _answers: dict[tuple[str, ...], list[TunedChoice]] = field(factory=dict, init=False)
@@ -93,9 +97,26 @@ class MeasuredModel:
             partial(self._use_idle_workers, plan) if plan and self.executor.builds_ahead else None
         ):
             found = self.tuner.estimate(problems, self.quick, share)
-        known = ((key, seconds) for key, seconds in zip(fresh, found, strict=True) if seconds is not None)
-        times.seconds.update({key: times.without_overhead(seconds) for key, seconds in known})
+        end = executor.elapsed + MAX_BUDGET_SHARE * executor.budget.seconds
+        for (key, group), problem, seconds in zip(fresh.items(), problems, found, strict=True):
+            if seconds is not None:
+                times.routines[key] = self._routine_seconds(problem, end)
+                times.note(group, seconds)
         self.costs.known.pace.note(executor.elapsed - start, sum(key in times.seconds for key in fresh))
+
+    def _routine_seconds(self, problem: TuningTask, end: float) -> float:
+        """Return the time of the fastest library routine for a group, infinity without one.
+
+        Routines that were never timed are timed until the `end`.
+        """
+        executor = self.tuner.executor
+        if not self.calls_libraries or not is_computed(problem):
+            return inf
+        with suppress(BackendError):
+            late = lambda: self.tuner.frozen or executor.elapsed >= end  # noqa: E731
+            routine = fastest_routine(executor, problem, (), library_kernels, late)
+            return inf if routine is None else routine.seconds
+        return inf
 
     def _use_idle_workers(self, plan: KernelsQuery, tasks: Sequence[TaskRecord]) -> None:
         """Give workers that a comparison leaves idle to the kernels of the current plan."""
@@ -141,9 +162,17 @@ class MeasuredModel:
         self.choices = self._answers[asked] = known or self._run(share)
         self.executor.reserve(len(kernels), sum(choice.seconds is None for choice in self.choices))
         return {
-            key: evolve(choice.candidate, measured=choice.facts(task.key))
-            for (key, task), choice in zip(tasks.items(), self.choices, strict=True)
+            key: self._with_facts(task, choice) for (key, task), choice in zip(tasks.items(), self.choices, strict=True)
         }
+
+    def _with_facts(self, task: TuningTask, choice: TunedChoice) -> Candidate:
+        """Return a choice with the facts for reports, and with the cost model's choice if the space is ranked."""
+        found = evolve(choice.candidate, measured=choice.facts(task.key))
+        ranked = self.tuner.executor.memory.ranked.get(space_key(task, self.settings))
+        if not ranked:
+            return found
+        first = ranked[0].candidate
+        return evolve(found, modelled=found if first.schedule == found.schedule else first.in_shared_launch(found))
 
     def _run(self, share: float) -> list[TunedChoice]:
         """Tune the tasks, those with the largest possible saving first; then measure each unmeasured one once."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from attrs import evolve
 
-from ..backends.cuda import find_toolchain
+from ..backends.compilers import find_toolchain
 from ..ir import Budget, Target, UsageError, processor_count
 from ..store import is_row_file
 from .analysis import Monitor, make_monitor

@@ -72,7 +72,7 @@ class MeasuredRun:
                 after.enter_context(executor.budget.restart_shares())
             shares = options.horizontal_fusion if session.evaluate and not mode.known_only else False
             options = evolve(options, horizontal_fusion=shares)
-            model = session.model(mode)
+            model = session.model(mode, options.mode == "mixed")
             context = CompileContext(
                 registry, target, options, emit, model.executor, model, session.budget, mode.decisions
             )
@@ -139,11 +139,12 @@ class TuningSession:
         self.outcome = evolve(self.outcome, findings=run.findings)
         return compiled
 
-    def model(self, mode: RunMode = SEARCH) -> MeasuredModel:
+    def model(self, mode: RunMode = SEARCH, calls_libraries: bool = False) -> MeasuredModel:
         """Return the cost model of a compilation, with its executor.
 
         Groups of a refined partition are measured anew.
         """
+        calls_libraries = calls_libraries and self.settings.libraries and self.target.dialect == "cuda"
         tuner, settings, points = self.tuner, self.settings, mode.refined_points
         times = evolve(self.known.times, seconds={}) if points else self.known.times
         costs = GroupCosts(self.target, tuner, self.known, times)
@@ -153,7 +154,7 @@ class TuningSession:
         quick = evolve(QUICK_SEARCH, batch=settings.batch, most=points, patience=settings.patience)
         return MeasuredModel(
             tuner, settings, costs, executor, self.evaluate, mode.known_only, mode.decisions is not None,
-            quick if points else QUICK_SEARCH,
+            quick if points else QUICK_SEARCH, calls_libraries,
         )  # fmt: skip
 
     def has_time_to_rebuild(self, kernels: int) -> bool:

@@ -16,7 +16,7 @@ from ..ir import IMPORT_TIME
 
 #: Folders of the repository that no compilation depends on.
 _EXCLUDED_FOLDERS = {"tests", "bench", "examples", "docs", "build", "dist"}
-#: Time at which this process began to import its sources, of which this may be one of the last.
+#: Time at which this process began to import its sources; this file may be one of the last.
 _START_TIME = IMPORT_TIME
 
 

@@ -41,8 +41,7 @@ def cuda_reason() -> str:
     except ImportError:
         return "neither PyCUDA nor cuda-bindings is installed"
     try:
-        driver.init()
-        return "" if driver.Device.count() else "no CUDA device"
+        return "" if driver.count() else "no CUDA device"
     except Exception as error:
         return f"no CUDA device: {error}"
 
@@ -50,7 +49,7 @@ def cuda_reason() -> str:
 @cache
 def toolchain_reason() -> str:
     """Why no CUDA source can be compiled here; empty when it can."""
-    from cuts.backends.cuda.compile import toolchains
+    from cuts.backends.compilers.cubins import toolchains
 
     return "" if toolchains() else "neither nvcc nor NVRTC is installed"
 
@@ -72,7 +71,7 @@ def needs_toolchain(test: Test) -> Test:
 
 def require_architecture(arch: str) -> None:
     """Skip a test without a compiler for an architecture."""
-    from cuts.backends.cuda.compile import find_toolchain
+    from cuts.backends.compilers.cubins import find_toolchain
     from cuts.ir import BackendError
 
     try:

@@ -101,7 +101,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     write_onnx(tmp_path / "model.onnx")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("cuts.backends.cuda.toolchains", lambda: ())
+    monkeypatch.setattr("cuts.backends.compilers.toolchains", lambda: ())
     return tmp_path
 
 

@@ -1,39 +1,33 @@
-"""The CUDA driver and its primary context.
-
-PyTorch shares the primary context.
-"""
+"""The CUDA driver of this process: NVIDIA's bindings, or PyCUDA."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache, wraps
-from importlib import import_module
-from threading import get_ident
-from typing import Any, ParamSpec, TypeVar
+import os
+from functools import cache
+from typing import TypeAlias
 
 from ...ir import BackendError, install_command
-from .bindings import BindingsDriver
-from .handles import DriverError, PrimaryContext
+from .bindings import BindingsDriver, DriverError
+from .pycuda_driver import PycudaDriver
 
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
+#: Environment variable with the number of the device to open, as for PyCUDA.
+ORDINAL_VARIABLE = "CUDA_DEVICE"
+#: The two have the same methods: the calls of the driver that one device takes, in its primary context. Memory is an
+#: object whose integer value is its address. Failed calls raise `Error`.
+Driver: TypeAlias = BindingsDriver | PycudaDriver
 
 
 @cache
-def driver() -> Any:
-    """Return PyCUDA's driver, or the bindings', with a current primary context.
+def driver() -> Driver:
+    """Return the opened driver, whose context is current once.
 
-    The context is made current once.
-
-    Raises `BackendError` where both are missing, the driver does not start, or no device is visible.
+    Raises `BackendError` where both packages are missing, the driver does not start, or no device is visible.
     """
     try:
-        module = import_driver()
-        module.init()
-        if module.Device.count() == 0:
+        found = import_driver()
+        if found.count() == 0:
             raise BackendError("no CUDA device is visible", hint="check nvidia-smi and CUDA_VISIBLE_DEVICES")
-        open_context()
+        found.open(int(os.environ.get(ORDINAL_VARIABLE, "0")))
     except ImportError as error:
         raise BackendError(
             f"running on CUDA needs cuda-bindings or PyCUDA, and a driver: {error}", hint=install_command("cuda")
@@ -42,61 +36,23 @@ def driver() -> Any:
         if isinstance(error, BackendError) and not isinstance(error, DriverError):
             raise
         raise BackendError(f"the CUDA driver refused to start: {error}", hint="check nvidia-smi") from error
-    return module
+    return found
 
 
 @cache
-def import_driver() -> Any:
-    """Import NVIDIA's bindings, else PyCUDA, which cannot launch kernels with tensor maps.
+def import_driver() -> Driver:
+    """Import NVIDIA's bindings, else PyCUDA, which has no graphs and tensor maps.
 
     Raises `ImportError` where neither is installed.
     """
     try:
         return BindingsDriver()
     except ImportError:
-        return import_module("pycuda.driver")
+        return PycudaDriver()
 
 
-@cache
-def open_context() -> tuple[Any, int]:
-    """Return the primary context, and the thread where PyCUDA keeps it current."""
-    found = import_driver()
-    context = found.open() if isinstance(found, BindingsDriver) else import_module("pycuda.autoprimaryctx").context
-    return context, get_ident()
-
-
-def primary_context() -> AbstractContextManager[None]:
-    """Context manager that makes the primary context current in this thread.
-
-    A context of PyCUDA is current in one thread at a time.
-    """
-    context, home = open_context()
-    current = context.is_current() if isinstance(context, PrimaryContext) else get_ident() == home
-    return nullcontext() if current else _push_context(context)
-
-
-def in_primary_context(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Return a function that runs in the primary context."""
-
-    @wraps(function)
-    def run(*arguments: Given.args, **options: Given.kwargs) -> Result:
-        with primary_context():
-            return function(*arguments, **options)
-
-    return run
-
-
-@contextmanager
-def _push_context(context: Any) -> Iterator[None]:
-    context.push()
-    try:
-        yield
-    finally:
-        context.pop()
-
-
-def current_device() -> Any:
-    """Return the PyCUDA device of the primary context."""
-    cuda = driver()
-    with primary_context():
-        return cuda.Context.get_device()
+def check_architecture(arch: str, device: str, capability: tuple[int, int], hint: str) -> None:
+    """Raise `BackendError` where an architecture's cubins do not run."""
+    digits, (major, minor) = arch.removeprefix("sm_").rstrip("af"), capability
+    if int(digits[:-1]) != major or int(digits[-1]) > minor:
+        raise BackendError(f"the plan is for {arch}, {device} is sm_{major}{minor}", hint=hint)

@@ -6,41 +6,15 @@ Each is added to a graph, updated in the instantiated graph where a block moved,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
-from attrs import frozen
-
-from ...ir import BackendError, KernelFunction
+from ...ir import WAITING_SUFFIX, BackendError, KernelFunction
 from ..device import Buffer, Device, Launch, Pointer
 from ..launch_sequence import BlockAddress, Copy
 from ..library import Routine
-from .arguments import parameter, parameters_of
-from .handles import Foreign
-
-#: Driver calls that an L2 policy takes; without them launches are only slower.
-WINDOW_CALLS = ("cuGraphKernelNodeSetAttribute", "CUaccessPolicyWindow")
-
-
-@frozen(eq=False)
-class GraphDriver:
-    """Bindings and the context in which graphs are recorded, for one architecture.
-
-    `check` returns the result of a call. Routines of libraries are bound to `routine_device`.
-    """
-
-    cu: Any
-    check: Callable[[tuple[Any, ...]], Any]
-    context: Any
-    arch: str
-    routine_device: Callable[[], Device]
-
-    def in_context(self, action: Callable[[], Any]) -> Any:
-        """Run an action with the context current in this thread."""
-        self.check(self.cu.cuCtxPushCurrent(self.context))
-        try:
-            return action()
-        finally:
-            self.cu.cuCtxPopCurrent()
+from .arguments import PackedParameters
+from .bindings import BindingsDriver, DeviceMemory, DriverError
 
 
 class KernelNode:
@@ -48,35 +22,29 @@ class KernelNode:
 
     def __init__(
         self,
-        driver: GraphDriver,
+        driver: BindingsDriver,
         function: Any,
         kernel: KernelFunction,
         places: Sequence[BlockAddress],
         passing: tuple[int, int] | None = None,
     ) -> None:
         self.places, self.passing = tuple(places), passing
-        self.maps = [argument.map for argument in kernel.arguments]
-        self.parameters = parameters_of(kernel)
+        self.waits = kernel.name.endswith(WAITING_SUFFIX)
+        self.parameters = PackedParameters(kernel, driver.cu)
         self.shape = (function, *kernel.grid, *kernel.block, kernel.dynamic_shared)
         self.driver = driver
-        self.params = self._params()
-
-    def _params(self) -> Any:
-        params = self.driver.cu.CUDA_KERNEL_NODE_PARAMS()
+        self.params = driver.cu.CUDA_KERNEL_NODE_PARAMS()
         names = ["func", "gridDimX", "gridDimY", "gridDimZ", "blockDimX", "blockDimY", "blockDimZ", "sharedMemBytes"]
         for name, value in zip(names, self.shape, strict=True):
-            setattr(params, name, value)
-        params.kernelParams, params.extra = self.parameters.address, 0
-        return params
+            setattr(self.params, name, value)
+        self.params.kernelParams, self.params.extra = self.parameters.address, 0
 
     def set(self, addresses: Sequence[int]) -> None:
-        for number, place in enumerate(self.places):
-            address = addresses[place.block] + place.offset
-            self.parameters.set(number, parameter(self.maps[number], address, self.driver.cu))
+        self.parameters.set(addresses[place.block] + place.offset for place in self.places)
 
     def add(self, graph: Any, before: list[Any], addresses: Sequence[int]) -> Any:
         self.set(addresses)
-        added = self.driver.check(self.driver.cu.cuGraphAddKernelNode(graph, before or None, len(before), self.params))
+        added = self.driver.cu.cuGraphAddKernelNode(graph, before or None, len(before), self.params)
         if self.passing is not None:
             argument, nbytes = self.passing
             place = self.places[argument]
@@ -85,18 +53,18 @@ class KernelNode:
 
     def update(self, executable: Any, added: Any, addresses: Sequence[int]) -> None:
         self.set(addresses)
-        self.driver.check(self.driver.cu.cuGraphExecKernelNodeSetParams(executable, added, self.params))
+        self.driver.cu.cuGraphExecKernelNodeSetParams(executable, added, self.params)
 
     def launch(self, addresses: Sequence[int], stream: int) -> None:
         self.set(addresses)
         function, *geometry = self.shape
-        self.driver.check(self.driver.cu.cuLaunchKernel(function, *geometry, stream, self.parameters.address, 0))
+        self.driver.cu.cuLaunchKernel(function, *geometry, stream, self.parameters.address, 0)
 
 
 class CopyNode:
     """A copy within the device."""
 
-    def __init__(self, driver: GraphDriver, copied: Copy) -> None:
+    def __init__(self, driver: BindingsDriver, copied: Copy) -> None:
         self.driver, self.copied = driver, copied
         self.places = (copied.source, copied.destination)
 
@@ -111,64 +79,51 @@ class CopyNode:
 
     def add(self, graph: Any, before: list[Any], addresses: Sequence[int]) -> Any:
         params = self._params(addresses)
-        return self.driver.check(
-            self.driver.cu.cuGraphAddMemcpyNode(graph, before or None, len(before), params, self.driver.context)
-        )
+        return self.driver.cu.cuGraphAddMemcpyNode(graph, before or None, len(before), params, self.driver.context)
 
     def update(self, executable: Any, added: Any, addresses: Sequence[int]) -> None:
         params = self._params(addresses)
-        self.driver.check(self.driver.cu.cuGraphExecMemcpyNodeSetParams(executable, added, params, self.driver.context))
+        self.driver.cu.cuGraphExecMemcpyNodeSetParams(executable, added, params, self.driver.context)
 
     def launch(self, addresses: Sequence[int], stream: int) -> None:
         source, destination = (addresses[place.block] + place.offset for place in self.places)
-        self.driver.check(self.driver.cu.cuMemcpyDtoDAsync(destination, source, self.copied.nbytes, stream))
+        self.driver.cu.cuMemcpyDtoDAsync(destination, source, self.copied.nbytes, stream)
 
 
 class RoutineNode:
-    """Library routine as a child graph.
-
-    It is bound again where tensors moved, unless it is `bound` for good.
-    """
+    """Library routine as a child graph, bound again where tensors move."""
 
     def __init__(
         self,
-        driver: GraphDriver,
+        driver: BindingsDriver,
+        find_device: Callable[[], Device],
         routine: Routine,
         kernel: KernelFunction,
         places: Sequence[BlockAddress],
         bound: Launch | None = None,
     ) -> None:
         self.driver, self.routine, self.kernel, self.places = driver, routine, kernel, tuple(places)
-        self.bound, self.launched = bound, bound
+        self.find_device, self.bound, self.launched = find_device, bound, bound  # `bound`: tensors never move
 
     def _graph(self, addresses: Sequence[int]) -> Any:
         """Record the launches of the routine with its tensors at these addresses."""
-        device, cu = self.driver.routine_device(), self.driver.cu
-        pointers = [Pointer(Buffer(Foreign(addresses[p.block], None), 0), p.offset) for p in self.places]
+        device = self.find_device()
+        pointers = [Pointer(Buffer(DeviceMemory(addresses[p.block]), 0), p.offset) for p in self.places]
         with device.current():
             self.launched = launched = self.bound or self.routine.bind(device, self.kernel, pointers)
             device.synchronize()
-            stream = cu.CUstream(device.stream_handle)
-            mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-            self.driver.check(cu.cuStreamBeginCapture(stream, mode))
-            try:
-                launched()
-            finally:
-                graph = self.driver.check(cu.cuStreamEndCapture(stream))
-        return graph
+            return self.driver.capture(launched, self.driver.cu.CUstream(device.stream_handle))
 
     def add(self, graph: Any, before: list[Any], addresses: Sequence[int]) -> Any:
         child = self._graph(addresses)
-        cu, checked = self.driver.cu, self.driver.check
-        added = checked(cu.cuGraphAddChildGraphNode(graph, before or None, len(before), child))
-        checked(cu.cuGraphDestroy(child))  # the node has a copy
+        added = self.driver.cu.cuGraphAddChildGraphNode(graph, before or None, len(before), child)
+        self.driver.cu.cuGraphDestroy(child)  # the node has a copy
         return added
 
     def update(self, executable: Any, added: Any, addresses: Sequence[int]) -> None:
         child = self._graph(addresses)
-        cu, checked = self.driver.cu, self.driver.check
-        checked(cu.cuGraphExecChildGraphNodeSetParams(executable, added, child))
-        checked(cu.cuGraphDestroy(child))
+        self.driver.cu.cuGraphExecChildGraphNodeSetParams(executable, added, child)
+        self.driver.cu.cuGraphDestroy(child)
 
     def launch(self, addresses: Sequence[int], stream: int) -> None:
         """Raise `BackendError`: a routine runs only on its device's stream.
@@ -185,45 +140,22 @@ class RoutineNode:
 SequenceNode: TypeAlias = KernelNode | CopyNode | RoutineNode
 
 
-def make_node(
-    driver: GraphDriver,
-    loaded: Any,
-    kernel: KernelFunction,
-    places: Sequence[BlockAddress],
-    passing: tuple[int, int] | None = None,
-    bound: Launch | None = None,
-) -> SequenceNode:
-    """Return the node that calls a loaded kernel or a routine.
-
-    `passing` are the argument and the bytes that are evicted first from the cache, if any; `bound` is the launch of a
-    routine whose tensors never move.
-    """
-    if isinstance(loaded, Routine):
-        return RoutineNode(driver, loaded, kernel, places, bound)
-    return KernelNode(driver, getattr(loaded, "raw", loaded), kernel, places, passing)
-
-
 def set_evict_first(cu: Any, node: Any, address: int, nbytes: int) -> None:
     """Let the L2 cache evict the bytes of a kernel node first.
 
-    GPUs do from compute capability 8.0 on.
+    GPUs do from compute capability 8.0 on; without such a policy launches are only slower.
     """
-    if most := max_window_bytes(cu):
+    if not hasattr(cu, "CUaccessPolicyWindow"):
+        return
+    with suppress(DriverError):
+        most = cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE
+        nbytes = min(nbytes, int(cu.cuDeviceGetAttribute(most, cu.cuCtxGetDevice())))
         window, value = cu.CUaccessPolicyWindow(), cu.CUkernelNodeAttrValue()
-        window.base_ptr, window.num_bytes, window.hitRatio = address, min(nbytes, most), 1.0
+        window.base_ptr, window.num_bytes, window.hitRatio = address, nbytes, 1.0
         window.hitProp = cu.CUaccessProperty.CU_ACCESS_PROPERTY_STREAMING
         window.missProp = cu.CUaccessProperty.CU_ACCESS_PROPERTY_NORMAL
         value.accessPolicyWindow = window
-        cu.cuGraphKernelNodeSetAttribute(node, cu.CUkernelNodeAttrID.CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, value)
-
-
-def max_window_bytes(cu: Any) -> int:
-    """Return the largest window in bytes on the current device, or 0."""
-    if not all(hasattr(cu, name) for name in WINDOW_CALLS):
-        return 0
-    failed, device = cu.cuCtxGetDevice()
-    if int(failed):
-        return 0
-    attribute = cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE
-    failed, most = cu.cuDeviceGetAttribute(attribute, device)
-    return 0 if int(failed) else int(most)
+        if nbytes:
+            cu.cuGraphKernelNodeSetAttribute(
+                node, cu.CUkernelNodeAttrID.CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, value
+            )

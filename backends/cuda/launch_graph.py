@@ -6,17 +6,18 @@ launches never use the memory of its kernels at the same time.
 
 from __future__ import annotations
 
-import weakref
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
 from ...ir import KernelFunction
-from ..device import Launch
+from ..device import Device, Launch, owning_launch
 from ..launch_sequence import MAX_RECORDED_LAUNCHES, LaunchSequence, SequencePlan, moved_blocks
-from .graph_nodes import CopyNode, GraphDriver, RoutineNode, SequenceNode, make_node
-from .graphs import enable_programmatic_launch, extend_capture
+from ..library import Routine
+from .bindings import BindingsDriver
+from .graph_edges import early_edges, extend_capture
+from .graph_nodes import CopyNode, KernelNode, RoutineNode, SequenceNode
 
 
 class CudaLaunchSequence(LaunchSequence):
@@ -27,13 +28,16 @@ class CudaLaunchSequence(LaunchSequence):
 
     def __init__(
         self,
-        driver: GraphDriver,
+        driver: BindingsDriver,
+        arch: str,
         plan: SequencePlan,
         kernels: Sequence[KernelFunction],
         loaded: Sequence[Any],
+        find_device: Callable[[], Device],
         bound: Sequence[Launch | None] | None = None,
     ) -> None:
-        self.driver, self.plan = driver, plan
+        """Routines of libraries are bound to a device, unless their launches are `bound` for good."""
+        self.driver, self.plan, self._arch = driver, plan, arch
         self._fixed: Sequence[int] = ()
         self._addresses: list[int] = []
         self._before, self._after = ([CopyNode(driver, each) for each in part] for part in (plan.before, plan.after))
@@ -41,7 +45,11 @@ class CudaLaunchSequence(LaunchSequence):
         for (number, turn), launch in zip(plan.order, bound or [None] * len(plan.order), strict=True):
             call = plan.calls[number]
             kernel, code, places = kernels[call.kernel], loaded[call.kernel], call.iterations[turn]
-            node = None if 0 in kernel.grid else make_node(driver, code, kernel, places, call.evict_first, launch)
+            node: SequenceNode | None = None
+            if isinstance(code, Routine):
+                node = RoutineNode(driver, find_device, code, kernel, places, launch)
+            elif 0 not in kernel.grid:
+                node = KernelNode(driver, code.function, kernel, places, call.evict_first)
             self._launched.append(node)
         self._nodes: list[SequenceNode] = [*self._before, *(n for n in self._launched if n is not None), *self._after]
         self._touching: dict[int, list[int]] = defaultdict(list)
@@ -56,8 +64,8 @@ class CudaLaunchSequence(LaunchSequence):
         """Update moved addresses, and launch the graph."""
         if not self._nodes:
             return
-        cu, checked = self.driver.cu, self.driver.check
-        checked(cu.cuCtxPushCurrent(self.driver.context))
+        cu = self.driver.cu
+        cu.cuCtxPushCurrent(self.driver.context)  # a context manager takes a microsecond more
         try:
             if len(self._nodes) > MAX_RECORDED_LAUNCHES:
                 self._launch_each((*fixed, *moving), stream)
@@ -66,44 +74,38 @@ class CudaLaunchSequence(LaunchSequence):
                 self._record(fixed, moving)
             else:
                 self._rebind(fixed, moving)
-            checked(cu.cuGraphLaunch(self._executable, stream))
+            cu.cuGraphLaunch(self._executable, stream)
         finally:
-            cu.cuCtxPopCurrent()
+            cu.bindings.cuCtxPopCurrent()
 
     def replay(self, addresses: Sequence[int], stream: Any, keep: object) -> Launch:
-        """Record everything over blocks that never move; return its launch.
-
-        The recording has addresses only, so the launch keeps their owner alive.
-        """
-        self.driver.in_context(lambda: self._record(addresses, ()))
-        cu, check, executable = self.driver.cu, self.driver.check, self._executable
-
-        def launch(owners: object = (self, keep)) -> None:
-            del owners
-            check(cu.cuGraphLaunch(executable, stream))
-
-        return launch
+        """Return the launch of everything over blocks that never move."""
+        with self.driver.push_context():
+            self._record(addresses, ())
+        return owning_launch((self, keep), self.driver.cu.cuGraphLaunch, self._executable, stream)
 
     def launch_captured(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
         """Add the nodes with their edges to the graph of a stream."""
-        self.driver.in_context(lambda: self._extend_capture((*fixed, *moving), stream))
+        addresses = (*fixed, *moving)
 
-    def _extend_capture(self, addresses: Sequence[int], stream: int) -> None:
         def add(graph: Any, before: list[Any]) -> list[Any]:
             return self._add(graph, before, addresses)[1]
 
         routines = any(isinstance(node, RoutineNode) for node in self._nodes)
-        if routines or not extend_capture(add, stream, self.driver.cu, self.driver.check):
-            for node in self._nodes:
-                node.launch(addresses, stream)
+        with self.driver.push_context():
+            if routines or not extend_capture(self.driver.cu, add, stream):
+                for node in self._nodes:
+                    node.launch(addresses, stream)
 
     def _record(self, fixed: Sequence[int], moving: Sequence[int]) -> None:
-        cu, checked = self.driver.cu, self.driver.check
+        cu = self.driver.cu
         self._fixed, self._addresses = fixed, [*fixed, *moving]
-        graph = checked(cu.cuGraphCreate(0))
+        graph = cu.cuGraphCreate(0)
         self._added, _ = self._add(graph, [], self._addresses)
-        self._executable = checked(cu.cuGraphInstantiate(graph, 0))
-        weakref.finalize(self, _destroy, self.driver, graph, self._executable).atexit = False
+        self._executable = cu.cuGraphInstantiate(graph, 0)
+        # A running launch of it ends first; waiting for it is not allowed, as a stream may be recorded.
+        self.driver.release(self, "cuGraphDestroy", graph)
+        self.driver.release(self, "cuGraphExecDestroy", self._executable)
 
     def _add(self, graph: Any, before: list[Any], addresses: Sequence[int]) -> tuple[list[Any], list[Any]]:
         """Add all nodes to a graph after `before`; return them and the last ones.
@@ -111,13 +113,20 @@ class CudaLaunchSequence(LaunchSequence):
         Kernels of another owner, in `before`, may end before their predecessors do, so no node is placed before theirs.
         """
         added: list[Any] = []
-        edges: list[tuple[Any, Any]] = []
+        add_early = early_edges(self.driver.cu, self._arch, len(self._nodes))
+        own_kernels = set[Any]()
 
         def add_in_row(nodes: Sequence[SequenceNode], front: list[Any]) -> list[Any]:
             for node in nodes:
-                added.append(node.add(graph, front, addresses))
-                edges.extend((each, added[-1]) for each in front if each not in before)
-                front = added[-1:]
+                waits = isinstance(node, KernelNode) and node.waits
+                if waits and add_early and len(front) == 1 and front[0] in own_kernels:
+                    made = node.add(graph, [], addresses)
+                    add_early(graph, front[0], made)
+                else:
+                    made = node.add(graph, front, addresses)
+                own_kernels.update([made] if isinstance(node, KernelNode) else [])
+                added.append(made)
+                front = [made]
             return front
 
         copied = add_in_row(self._before, before)
@@ -129,9 +138,7 @@ class CudaLaunchSequence(LaunchSequence):
             ends.append(front if node is None else add_in_row([node], front))
         waited = {number for each in waits for number in each}
         last = _distinct_nodes(ends[number] for number in range(count) if number not in waited) or copied
-        last = add_in_row(self._after, last)
-        enable_programmatic_launch(graph, self.driver.cu, self.driver.check, self.driver.arch, edges)
-        return added, last
+        return added, add_in_row(self._after, last)
 
     def _rebind(self, fixed: Sequence[int], moving: Sequence[int]) -> None:
         first = self.plan.fixed
@@ -148,31 +155,18 @@ class CudaLaunchSequence(LaunchSequence):
 
     def _launch_each(self, addresses: Sequence[int], stream: int) -> None:
         """Launch a sequence that is too long for a graph; on another stream, after the last launch."""
-        cu, checked = self.driver.cu, self.driver.check
+        cu = self.driver.cu
         if self._last is None:
-            self._last = stream, checked(cu.cuEventCreate(2))  # without timing
+            self._last = stream, cu.cuEventCreate(2)  # without timing
         last, event = self._last
         if last != stream:
-            checked(cu.cuStreamWaitEvent(stream, event, 0))
+            cu.cuStreamWaitEvent(stream, event, 0)
         for node in self._nodes:
             node.launch(addresses, stream)
-        checked(cu.cuEventRecord(event, stream))
+        cu.cuEventRecord(event, stream)
         self._last = stream, event
 
 
 def _distinct_nodes(nodes: Iterable[list[Any]]) -> list[Any]:
     """Return each of some nodes once."""
     return list(dict.fromkeys(chain.from_iterable(nodes)))
-
-
-def _destroy(driver: GraphDriver, graph: Any, executable: Any) -> None:
-    """Destroy a graph.
-
-    A running launch of it ends first; waiting for it is not allowed, as a stream may be recorded.
-    """
-
-    def give_back() -> None:
-        driver.cu.cuGraphExecDestroy(executable)
-        driver.cu.cuGraphDestroy(graph)
-
-    driver.in_context(give_back)

@@ -9,7 +9,7 @@ from attrs import evolve
 from ...ir import Target, UsageError
 from ..ceilings import calibrate_target, load_ceilings
 from ..targets import DEFAULT_CUDA, described_device, described_target
-from .driver import current_device, driver
+from .driver import driver
 
 #: fp32 lanes of one SM by compute capability; the architectures of the CUDA C++ Programming Guide's throughput table.
 _LANES = {"5": 128, "6.0": 64, "6": 128, "7": 64, "8.0": 64, "8": 128, "9": 128, "10": 128, "12": 128}
@@ -21,17 +21,14 @@ def query_target() -> Target:
 
     Queried attributes and measured ceilings replace those of its description, or of its architecture's.
     """
-    device, attribute = current_device(), driver().device_attribute
-    major, minor = device.compute_capability()
+    device = driver()
+    ask = device.attribute
+    name, (major, minor) = device.name(), device.capability()
     arch = f"sm_{major}{minor}"
     try:
-        base = described_device(device.name(), arch)
+        base = described_device(name, arch)
     except UsageError:
         base = evolve(described_target(DEFAULT_CUDA if major >= 9 else "cuda:v100"), arch=arch, async_copy=major >= 8)
-
-    def ask(name: str, fallback: int) -> int:
-        value = getattr(attribute, name, None)
-        return int(device.get_attribute(value)) if value is not None else fallback
 
     clock = ask("CLOCK_RATE", int(base.clock / 1e3)) * 1e3
     sms = ask("MULTIPROCESSOR_COUNT", base.NUM_SM)
@@ -41,7 +38,7 @@ def query_target() -> Target:
     warp = ask("WARP_SIZE", base.warp_size)
     described = evolve(
         base,
-        name=device.name(),
+        name=name,
         arch=arch,
         NUM_SM=sms,
         clock=clock,

@@ -143,7 +143,7 @@ class CuBLAS(Library):
 
 
 def _address(pointer: Pointer, elements: int) -> int:
-    return int(pointer.buffer.handle) + pointer.offset + 4 * elements
+    return pointer.address + 4 * elements
 
 
 def open_library() -> CuBLAS:

@@ -70,9 +70,7 @@ class PlanLaunch:
     ) -> None:
         self._graph, self._index, self._handle = graph, index, handle
         self._tensors, self._places, self._workspace = tensors, dict(places), workspace
-        self._addresses = {
-            tensor: int(places[name].buffer.handle) + places[name].offset for name, tensor in tensors.items()
-        }
+        self._addresses = {tensor: places[name].address for name, tensor in tensors.items()}
         self._scratch = int(workspace.handle) if workspace.nbytes else 0
 
     def __call__(self) -> None:

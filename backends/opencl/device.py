@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -25,12 +24,11 @@ from ..device import Array, Buffer, Device, Launch, MemoryPart, Pointer, Timing
 from ..host_memory import require_host_memory
 from .device_choice import _LOG, POCL, DeviceChoice, choose_device, device_context, import_opencl
 from .pocl_cache import quarantine_programs
-from .programs import programs_of
+from .program_binaries import ProgramBinaries, compiler_settings
+from .programs import KernelProgram, programs_of
 
 #: Options of builds; `-w`, since clang prints the number of its warnings to the terminal.
 _OPTIONS = ["-cl-std=CL1.2", "-cl-mad-enable", "-w"]
-#: Variables that change PoCL's compilation; others set its folders.
-_SETTING = re.compile(r"POCL_(?!CACHE_DIR|KERNEL_CACHE)")
 
 
 @frozen(eq=False)
@@ -69,6 +67,7 @@ class OpenCLDevice(Device):
         self.target = target
         self.name = self.choice.text
         self._context = device_context(self.choice.device)
+        self._binaries = ProgramBinaries(self.choice, _OPTIONS)
         self._queue = self._cl.CommandQueue(self._context)
 
     def allocate(self, nbytes: int) -> Buffer:
@@ -128,15 +127,37 @@ class OpenCLDevice(Device):
         return None
 
     def build(self, kernels: Sequence[KernelFunction], binaries: Sequence[bytes | None] = ()) -> tuple[object, ...]:
-        """Compile kernels, many in one program, as starting clang is slow."""
+        """Load binaries of this device, and compile other kernels.
+
+        Many are compiled in one program, as starting clang is slow.
+        """
         for kernel in kernels:
             self._check_limits(kernel)
-        unique = list({kernel.source: kernel for kernel in kernels}.values())
         programs: dict[str, Any] = {}
-        for program in programs_of(unique):
+        for program in _different_programs(kernels):
             members = list(program.kernels.values())
-            programs.update(zip((kernel.source for kernel in members), self._compile(members), strict=True))
+            code = self._binaries.find(program.source, binaries)
+            built = code and self._load_binary(code, list(program.kernels))
+            found = [built] * len(members) if built else self._compile(members)
+            programs.update(zip((kernel.source for kernel in members), found, strict=True))
         return tuple(programs[kernel.source] for kernel in kernels)
+
+    def binaries(self, kernels: Sequence[KernelFunction]) -> tuple[bytes | None, ...]:
+        """Return each program's binary with its first kernel."""
+        loaded = {k.source: p for k, p in zip(kernels, self.build(kernels), strict=True)}
+        found: dict[str, bytes | None] = {}
+        for program in _different_programs(kernels):
+            first = next(iter(program.kernels.values())).source
+            found[first] = self._binaries.pack(program.source, loaded[first], self._cl.program_info.BINARIES)
+        return tuple(found.pop(kernel.source, None) for kernel in kernels)
+
+    def _load_binary(self, code: bytes, names: Sequence[str]) -> Any:
+        """Return a program from its binary; None where the driver refuses it, or kernels are missing."""
+        try:
+            program = self._cl.Program(self._context, [self.choice.device], [code]).build(_OPTIONS)
+            return program if set(names) <= set(program.kernel_names.split(";")) else None
+        except self._cl.Error:
+            return None
 
     def _compile(self, kernels: Sequence[KernelFunction]) -> list[Any]:
         """Compile kernels in one program; where it does not build, each separately for its error."""
@@ -272,7 +293,7 @@ class OpenCLDevice(Device):
         device = self.choice.device
         return super().describe() | {
             "version": device.version.strip(),  # PoCL's names the processor that it compiles for
-            "settings": ", ".join(f"{n}={v}" for n, v in sorted(os.environ.items()) if _SETTING.match(n)),
+            "settings": ", ".join(f"{name}={value}" for name, value in compiler_settings().items()),
             "compute_units": int(device.max_compute_units),
             "max_threads": int(device.max_work_group_size),
             "shared_bytes": int(device.local_mem_size),
@@ -296,6 +317,10 @@ def launched_function(launch: Launch) -> Any:
 def host_bytes(address: int, nbytes: int) -> Array:
     """Return host memory of another owner as bytes."""
     return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
+
+
+def _different_programs(kernels: Sequence[KernelFunction]) -> list[KernelProgram]:
+    return programs_of(list({kernel.source: kernel for kernel in kernels}.values()))
 
 
 def _nothing() -> None:

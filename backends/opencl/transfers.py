@@ -23,6 +23,10 @@ class OpenCLTransfers:
         """Return page-aligned host memory."""
         return aligned_bytes(nbytes)
 
+    def pin(self, memory: Array) -> Array:
+        """Return the memory as it is."""
+        return memory
+
     def _queue(self) -> Any:
         if not hasattr(self._local, "queue"):
             self._local.queue = self._cl.CommandQueue(self._context)

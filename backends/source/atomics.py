@@ -2,6 +2,7 @@
 
     cuts_into_max_f32(&p0[i], v);    // p0[i] = max(p0[i], v)
     cuts_meet_max_f32(&bins[i], v);  // the same in shared memory
+    cuts_into_append_u32(p0, i);     // p0[i]++, the place of a value that is appended
 
 Where the language has an instruction for it, the helper is that. Else it is a compare-and-swap loop over the word that
 holds the element; a word holds several elements of narrow types. The function itself is that of the table, so that NaN,
@@ -18,7 +19,21 @@ from math import prod
 
 from attrs import evolve
 
-from ...ir import COMBINERS, DType, Literal, Load, Op, Store, Var, as_index, indirects, linearise, row_major, substitute
+from ...ir import (
+    APPEND,
+    COMBINERS,
+    DType,
+    Literal,
+    Load,
+    Op,
+    Store,
+    Var,
+    as_index,
+    indirects,
+    linearise,
+    row_major,
+    substitute,
+)
 from .ctext import call_text, number_text
 from .dialect import Dialect
 from .index_ctext import guard_text, index_text, place_text
@@ -43,7 +58,8 @@ def _helper(name: str, space: str, into: str, text: str, dialect: Dialect) -> It
     memory, register = dialect.memory_type(dtype), dialect.type(dtype)
     shared = space == "meet"
     pointer = atomics.shared_pointer if shared else atomics.pointer
-    yield f"{atomics.qualifier} void {name}({pointer.format(type=memory)} p, {register} v) {{"
+    result, argument = (register, "int i") if into == APPEND else ("void", f"{register} v")
+    yield f"{atomics.qualifier} {result} {name}({pointer.format(type=memory)} p, {argument}) {{"
     native = (atomics.shared_native if shared else {}).get(f"{into}_{text}") or atomics.native.get(f"{into}_{text}")
     if native:
         yield f"  {native}"
@@ -80,8 +96,9 @@ def print_atomic_update(
 ) -> None:
     """Print the atomic operation that combines values with memory.
 
-    Those of a box first compute all their addresses, -1 for none, then run one after another. A value that is selected
-    instead of the identity is looked up and sent only where it differs, and so is a bin.
+    Those of a box first compute all their addresses, -1 for none, then run one after another; values that are appended
+    first take all their places. A value that is selected instead of the identity is looked up and sent only where it
+    differs, and so is a bin.
     """
     if node.axis is not None:
         node, rest = (
@@ -90,7 +107,9 @@ def print_atomic_update(
         )
     place = index_text(node.address, names.pointers)
     exists = " && ".join(part for part in (_matters(node, values, names), _exists(node, names)) if part)
-    if not rest:
+    if node.into == APPEND:
+        place = f"(int)cuts_into_append_{node.dtype}({names.buffer(node.space, node.buffer)}, {place})"
+    elif not rest:
         out.line((f"if ({exists}) " if exists else "") + _call(node, values, place, names))
         return
     places = names.fresh()
@@ -100,6 +119,8 @@ def print_atomic_update(
         out.line(f"{places}[{at}] = {f'{exists} ? {place} : -1' if exists else place};")
     with out.loops(rest):
         condition = f"if ({places}[{at}] >= 0) " if exists else ""
+        if node.into == APPEND:
+            condition = f"if ((unsigned int){places}[{at}] < {node.size}) "
         out.line(condition + _call(node, values, f"{places}[{at}]", names))
 
 
@@ -125,5 +146,7 @@ def _call(node: Store, values: Sequence[str], place: str, names: KernelNames) ->
         row = names.dialect.instructions[f"{node.into}_{node.dtype}x{node.axis.extent}"]
         return row.format(element=element, values=", ".join(values))
     (value,) = values
+    if node.into == APPEND:
+        return f"{names.buffer(node.space, node.buffer)}[{place}] = {value};"
     helper = "into" if node.space == "global" else "meet"
     return f"cuts_{helper}_{node.into}_{node.dtype}({element}, {value});"

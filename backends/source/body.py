@@ -42,8 +42,9 @@ from ...ir import (
 )
 from .bulk_copies import print_bulk, print_producer
 from .ctext import number_text
-from .dialect import CLUSTER_BEGIN, EXCHANGED_RESULTS, Dialect, held_rows_words, operand_words
+from .dialect import EXCHANGED_RESULTS, Dialect, held_rows_words, operand_words
 from .index_ctext import PointerName, index_text
+from .lanes import begin_cluster
 from .phase import print_phase
 from .scope import KernelNames, Writer
 
@@ -87,7 +88,7 @@ def body_text(
         )
     _declare_held(kernel, names, out)
     if kernel.cluster > 1 and dialect.cluster:
-        out.line(f"{CLUSTER_BEGIN}();")
+        begin_cluster(names, out)
     meeting = next((n for n, item in enumerate(kernel.items) if isinstance(item, Barrier)), -1) + 1
     if kernel.producer:
         for item in kernel.items[:meeting]:

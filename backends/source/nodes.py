@@ -292,7 +292,7 @@ class NodePrinter(ValuePrinter):
                 sort.print()
         elif node.along:
             LaneScan(node, self.names, self.out).print()
-        elif node.stride:
+        elif node.extent:
             StridedLanes(node, self.names, self.out).print()
         else:
             LaneCombination(self.names, self.out).print((node, *others))

@@ -35,6 +35,7 @@ from ...ir import (
     Test,
     Value,
     Var,
+    VectorLoad,
     WarpgroupMma,
     Window,
     box_variables,
@@ -175,7 +176,7 @@ class PhasePrinter:
 
     def _key(self, node: DfgNode, opened: tuple[Var, ...]) -> tuple[object, ...]:
         rest = self._rest(node, opened)
-        if isinstance(node, LaneReduce) and not (node.along or node.stride):
+        if isinstance(node, LaneReduce) and not (node.along or node.extent):
             return ("fence", node.threads, node.dtype)
         if isinstance(node, (Initialise, LaneReduce)):
             return ("fence", node)
@@ -189,6 +190,15 @@ class PhasePrinter:
             return ("loads" if isinstance(node, Load) else "arriving", rest)
         return ("nest", rest)
 
+    def _is_of_rows(self, node: DfgNode) -> bool:
+        """Return whether a node loads elements of a block's own rows.
+
+        They are in flight while threads combine values of other rows; parameters that all blocks read are loaded late.
+        """
+        if not isinstance(node, (Load, VectorLoad)) or node.space != "global":
+            return False
+        return not variables(node.address).isdisjoint(self.names.tiles)
+
     def _units(self, nodes: Sequence[DfgNode], opened: tuple[Var, ...]) -> list[_Unit]:
         """Group nodes greedily: a node joins the last unit of its key unless a later unit makes one of its operands."""
         units: list[_Unit] = []
@@ -197,8 +207,11 @@ class PhasePrinter:
         for node in nodes:
             key = self._key(node, opened)
             joined = bool(units) and fence == len(units) and units[-1].key == key  # lane reductions in one exchange
-            earliest = max([fence - joined, *(place[o] for o in _sources(node) if o in place)], default=0)
-            chosen = next((i for i in range(len(units) - 1, earliest - 1, -1) if units[i].key == key), None)
+            early = fence > 0 and self._is_of_rows(node)
+            first = 0 if early else fence - joined
+            earliest = max([first, *(place[o] for o in _sources(node) if o in place)], default=0)
+            fitting = [i for i in range(earliest, len(units)) if units[i].key == key]
+            chosen = fitting[0 if early else -1] if fitting else None
             if chosen is None:
                 units.append(_Unit(key))
                 chosen = len(units) - 1

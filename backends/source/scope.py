@@ -27,6 +27,7 @@ from ...ir import (
     linearise,
     phases,
     row_major,
+    variables,
 )
 from .dialect import Dialect, swizzled_text
 from .index_ctext import PointerName, index_text
@@ -116,6 +117,14 @@ class KernelNames:
     def thread(self) -> str:
         """Number of a thread among those of all teams."""
         return self.dialect.thread_index if self.kernel.teams > 1 else "tid"
+
+    @cached_property
+    def tiles(self) -> frozenset[Var]:
+        """Coordinates of a block's tile."""
+        found = {"blk"}
+        for each in self.kernel.defines:
+            found |= {each.var.name for v in variables(each.value) if v.name in found}
+        return frozenset(d.var for d in self.kernel.defines if d.var.name in found)
 
     @cached_property
     def stores_operands(self) -> bool:

@@ -109,6 +109,18 @@ class ValuePrinter:
         rounded = stored or isinstance(node.arg, RegisterRead) or node.dtype.includes(node.arg.dtype)
         return text if rounded else self.names.dialect.round.get(node.dtype.value, "{v}").format(v=text)
 
+    def _operands(self, node: Op) -> list[str]:
+        """Return the operands of a function.
+
+        A value of elements that a test leaves out is computed first: a compiler branches around functions of a
+        conditional expression, and computes them one after another.
+        """
+        texts = [self.text(a) for a in node.args]
+        if node.fn == "select" and isinstance(node.args[0], Test) and isinstance(node.args[1], Op):
+            value, texts[1] = texts[1], self.names.fresh()
+            self.out.line(f"const {self.names.dialect.type(node.dtype)} {texts[1]} = {value};")
+        return texts
+
     def expression(self, node: Value) -> str:
         """Return a value as an expression of its operands."""
         dialect, pointers = self.names.dialect, self.names.pointers
@@ -122,7 +134,7 @@ class ValuePrinter:
             return self.names.register(node.name, node.at)
         if isinstance(node, Op):
             kind = node.args[-1 if node.fn == "select" else 0].dtype
-            return call_text(node.fn, [self.text(a) for a in node.args], kind, dialect)
+            return call_text(node.fn, self._operands(node), kind, dialect)
         if isinstance(node, Pack):
             values = [self.lane_text(node.arg, node.axis, n) for n in range(node.axis.extent)]
             return f"cuts_pack_{node.arg.dtype}({', '.join(values)})"
@@ -135,12 +147,15 @@ class ValuePrinter:
         assert isinstance(node, Load), "a window is named by its loads, which are always declared"
         template = "{p}[{i}]" if node.space == "constant" else dialect.load.get(node.dtype.value, "{p}[{i}]")
         place = self.names.place(node.space, node.buffer, node.address)
-        text = template.format(p=self.names.buffer(node.space, node.buffer, node.dtype), i=place)
+        where = {"p": self.names.buffer(node.space, node.buffer, node.dtype), "i": place}
         if not node.guards:
-            return text
+            return template.format(**where)
         many = node.space == "global" and (self.phase.kind == "fetch" or node.dtype.size < MIN_COPY_BYTES)
         condition = self._condition(node.guards, many)
-        return f"({condition} ? {text} : {number_text(node.fill, node.dtype, dialect)})"
+        if node.fill == 0 and "({p}[{i}])" in template:
+            # Converted afterwards: a compiler branches around conversions, and waits for each load.
+            return template.replace("{p}[{i}]", f"{condition} ? {{p}}[{{i}}] : 0").format(**where)
+        return f"({condition} ? {template.format(**where)} : {number_text(node.fill, node.dtype, dialect)})"
 
     def _condition(self, guards: Sequence[Guard], many: bool) -> str:
         """Return the condition of guards.

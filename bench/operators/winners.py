@@ -19,7 +19,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from cuts.backends.cuda import compile_kernels
+from cuts.backends.compilers import compile_kernels
 from cuts.backends.device import Device
 from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit

@@ -12,7 +12,7 @@ from cuts.bench.tools.markdown import markdown_table
 from cuts.bench.tools.records import RESULTS, Row
 from cuts.latency.dataset import Samples, load_profile, packaged_profiles
 
-from .own_plans import networks_text, predicted_networks, timed_networks
+from .own_plans import networks_text, planned_networks, timed_networks
 from .registry import PaperTable, stamp_rows
 
 _REPORT = "python -m cuts.tests.latency.report -o bench/results/latency.json"
@@ -141,7 +141,7 @@ TABLES = (
         lambda: list(sweeps()), lambda request: stamp_rows("figure-1", request, _steps()),
     ),
     PaperTable(
-        "own", "networks of cuts, without their plans; the model has not seen the network", networks_text,
-        lambda: list(timed_networks()), predicted_networks,
+        "own", "networks of cuts, without their times; the model has not seen the network", networks_text,
+        lambda: list(timed_networks()), planned_networks,
     ),
 )  # fmt: skip

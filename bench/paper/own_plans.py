@@ -1,30 +1,33 @@
-"""Networks predicted without their plans, beside tuned and timed ones.
+"""Networks predicted without their times, beside tuned and timed ones.
 
-The compiler plans each network for the GPU without a measurement; the model of launches has not seen the network.
+The compiler plans each network for the GPU without a measurement, from the packs of the database; the shares of its
+estimates are those of other networks. `python -m cuts.bench.paper.own_plans` writes the rows to the profile.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from time import monotonic
-from typing import Any
 
+from attrs import asdict, fields
 from cuts.backends import find_target
 from cuts.bench.networks.models import BY_NAME
 from cuts.bench.tools.markdown import markdown_table
 from cuts.bench.tools.records import RESULTS, Row, is_stale, read_rows
-from cuts.compile import compile_model, load_model, load_spec
+from cuts.compile import build_graph, load_model, load_spec
 from cuts.ir import CompileOptions
 from cuts.latency import planned_launches
-from cuts.latency.compiled_kernels.own_plans import fit_own_plans, read_plans
-from cuts.latency.dataset import load_profile
+from cuts.latency.compiled_kernels.own_plans import PlannedLaunch, TimedPlan, fit_own_plans, summarise
+from cuts.latency.profiling.tables import write_table
 
 from .registry import TableRequest, row_of
 
-#: Profile whose launches the model is fitted to, and the system of the measured plans.
+#: Profile that the plans belong to, and the system of the measured plans.
 PROFILE_NAME, SYSTEM = "h200", "cuts mixed"
+#: Rows of the table, and the profile's table of them.
+ROWS, PLANS = RESULTS / "paper" / "latency-own.json", Path("latency", "data", f"{PROFILE_NAME}-plans.csv.xz")
 
 
 def timed_networks() -> Mapping[str, Row]:
@@ -34,45 +37,57 @@ def timed_networks() -> Mapping[str, Row]:
     return {f"{row['model']}, batch {row['batch']}": row for row in chosen}
 
 
-def predicted_networks(request: TableRequest) -> Iterator[Row]:
-    """Yield the prediction of each network that a request names."""
-    timed, plans, begin = timed_networks(), read_plans(load_profile(PROFILE_NAME)), monotonic()
+def planned_networks(request: TableRequest) -> Iterator[Row]:
+    """Yield the estimates of each network that a request names, beside its measured time."""
+    timed, begin = timed_networks(), monotonic()
     for name in request.names:
         if monotonic() - begin > request.limit:
             return
         row = timed[name]
-        own = next((each.network for each in plans if _plain(each.network) == _plain(row["model"])), "")
-        model = fit_own_plans(plans, without=own)
-        found = model.predict(planned_launches(_compile_network(row["model"], row["batch"])))
-        fields = {"measured": row["ms"], "predicted": found.us * 1e-3, "launches": found.launches}
-        fields |= {"low": found.low * 1e-3, "high": found.high * 1e-3, "measured_commit": row["commit"]}
-        yield row_of("own", name, "", fields, request.commit)
+        planned = _plan_network(row["model"], row["batch"])
+        found = summarise(row["model"], row["batch"], planned, 1e3 * row["ms"])
+        facts = {"measured": row["ms"], "launches": len(planned), "measured_commit": row["commit"]}
+        yield row_of("own", name, "", facts | asdict(found), request.commit) | {"batch": row["batch"]}
 
 
-def _compile_network(name: str, batch: int) -> Any:
-    """Return a network's graph as the compiler plans it without measurements."""
+def _plan_network(name: str, batch: int) -> list[PlannedLaunch]:
+    """Return a network's launches as the compiler plans it without measurements."""
     torch = import_module("torch")
     module, inputs = BY_NAME[name.lower()].make(batch, False)
     with torch.no_grad():
         program = torch.export.export(module, inputs)
     spec, target = load_spec([]), find_target(f"cuda:{PROFILE_NAME}")
-    return compile_model(load_model(program, spec, None, ()), spec, target, CompileOptions())
+    return planned_launches(build_graph(load_model(program, spec, None, ()), spec, target, CompileOptions()).plan)
 
 
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
+def plans_of(rows: Sequence[Row]) -> list[TimedPlan]:
+    """Return the timed plans of the table's rows."""
+    names = [each.name for each in fields(TimedPlan)]
+    return [TimedPlan(*(row[name] for name in names)) for row in rows if "straight" in row]
 
 
 def networks_text(rows: Sequence[Row]) -> str:
-    """Return the table of networks, with the number within 10 %."""
-    lines = []
-    for row in rows:
-        off = row["predicted"] / row["measured"] - 1
-        inside = "yes" if row["low"] <= row["measured"] <= row["high"] else "no"
-        lines.append(
-            [row["name"], row["launches"], f"{row['measured']:.3g}", f"{row['predicted']:.3g}", f"{off:+.1%}", inside]
-        )
-    close = sum(abs(row["predicted"] / row["measured"] - 1) <= 0.1 for row in rows)
-    lines.append(["within 10 %", None, None, None, f"{close} of {len(rows)}", None])
-    heads = ["network, without its plan", "launches", "measured, ms", "predicted, ms", "error", "in the interval"]
-    return markdown_table(heads, lines)
+    """Return the table of networks, each predicted by the others, with the number within 10 %."""
+    rows = [row for row in rows if "straight" in row]
+    plans, lines, close = plans_of(rows), [], 0
+    for row, plan in zip(rows, plans, strict=True):
+        model = fit_own_plans(plans, without=plan.network)
+        off = model.microseconds(plan) / plan.us - 1
+        inside = "yes" if abs(off) <= 0.1 else "no"
+        close += inside == "yes"
+        times = (f"{plan.us * 1e-3:.3g}", f"{model.microseconds(plan) * 1e-3:.3g}", f"{off:+.1%}")
+        lines.append([row["name"], row["launches"], *times, inside])
+    lines.append(["all", None, None, None, None, f"{close} of {len(rows)}"])
+    return markdown_table(
+        ["network, without its times", "launches", "measured, ms", "predicted, ms", "error", "within 10 %"], lines
+    )
+
+
+def main() -> None:
+    """Write the plans of the table's rows to the profile."""
+    header = [each.name for each in fields(TimedPlan)]
+    write_table(PLANS, header, [[getattr(plan, name) for name in header] for plan in plans_of(read_rows(ROWS))])
+
+
+if __name__ == "__main__":
+    main()

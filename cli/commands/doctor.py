@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...backends import choose_target, find_target, open_device
-from ...backends.cuda import toolchains
+from ...backends.compilers import toolchains
 from ...ir import BackendError
 from ..extras import Extra, find_extras
 from ..options import add_json

@@ -8,7 +8,7 @@ from attrs import asdict
 
 from ...backends import find_target, known_targets, open_device, target_aliases
 from ...backends.ceilings import load_ceilings, measure_ceilings, save_ceilings
-from ...backends.cuda import toolchains
+from ...backends.compilers import toolchains
 from ...ir import BackendError
 from ..options import add_json
 from ..outline import outline

@@ -10,7 +10,7 @@ from pathlib import Path
 from attrs import asdict
 
 from ...backends import find_target
-from ...compile import compile_model, load_model, load_spec
+from ...compile import build_graph, load_model, load_spec
 from ...ir import CompileOptions, UsageError
 from ...latency import (
     PRECISIONS,
@@ -251,7 +251,7 @@ def _model(arguments: Namespace) -> int:
         _check_tuned(arguments)
         model = find_own_plans(arguments.target)
         target = find_target(f"cuda:{arguments.target.removeprefix('cuda:')}")
-        found = model.predict(planned_launches(compile_model(graph, spec, target, CompileOptions())))
+        found = model.predict(planned_launches(build_graph(graph, spec, target, CompileOptions()).plan))
     else:
         asked = find_predictor(arguments.target, arguments.precision, arguments.state or "warm")
         found = predict_model(Canonicalise(spec.instances).run(graph), asked)

@@ -19,7 +19,7 @@ from ...runtime import plain
 
 if TYPE_CHECKING:
     from ...backends import Timing
-    from ...backends.cuda import Cubin
+    from ...backends.compilers import Cubin
     from ...numerics import Comparison
     from ...runtime import Plan
 

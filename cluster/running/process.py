@@ -24,6 +24,7 @@ from ..storage import (
     Disk,
     HostPool,
     LayerStore,
+    MappedFiles,
     Move,
     Mover,
     Slots,
@@ -111,10 +112,13 @@ class Process:
         self.transfers: Transfers = open_transfers(self.device)
         self.disk = Disk(direct=direct, prepare=self.transfers.prepare)
         self.pool = HostPool(self.transfers)
-        self.mover = Mover(self.disk, self.transfers, self.pool)
+        self.mover = Mover(self.disk, self.transfers, self.pool, MappedFiles(self.transfers))
         self.arena = Arena(self.device, memory if memory is not None else plan.machine.memory)
         self._allocate()
         self._reserve()
+        for layer in self.names:  # files in host memory are pinned before the first step
+            for path in self.store.paths(layer, training=plan.training):
+                self.mover.mapped.find(path)
         self.report = Report()
         self.done = self.engine.minimum(self.store.steps(self.stage)) if plan.training else 0
         self.report.first_step = self.done
@@ -193,6 +197,7 @@ class Process:
         """Stop the threads and close all files."""
         self.mover.leaving.clear()
         self.disk.close()
+        self.mover.mapped.close()
 
     def places(self, layer: int) -> dict[str, Pointer]:
         """Return the device memory of a layer's parameters and of common inputs."""

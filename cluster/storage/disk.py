@@ -144,6 +144,17 @@ class Disk:
 
         return self._pieces(piece, nbytes)
 
+    def copy(self, work: Moved, nbytes: int, *, writes: bool = False) -> list[Future[None]]:
+        """Copy a range that is in memory; `work(begin, end)` copies a piece of it."""
+
+        def piece(begin: int, end: int) -> None:
+            work(begin, end)
+            with self._lock:
+                self.read_bytes += 0 if writes else end - begin
+                self.written_bytes += end - begin if writes else 0
+
+        return self._pieces(piece, nbytes)
+
     def _pieces(self, work: Callable[[int, int], None], nbytes: int) -> list[Future[None]]:
         """Move a range in the pool, piece by piece; count the seconds with outstanding pieces."""
 

@@ -10,17 +10,18 @@ from attrs import define, field, frozen
 from ...backends import Array, Pointer, Transfers
 from .buffers import HostPool
 from .disk import Disk, finish
+from .mapped_files import MappedFiles
 
 
 @frozen(eq=False)
 class Move:
     """Range in transfer, piece by piece.
 
-    `host` is the pinned memory that it passes through.
+    `host` is the pinned memory that it passes through, if any.
     """
 
     pieces: list[Future[None]]
-    host: Array
+    host: Array | None
     pool: HostPool
 
     def wait(self) -> None:
@@ -28,38 +29,48 @@ class Move:
         try:
             finish(self.pieces)
         finally:
-            self.pool.give(self.host)
+            if self.host is not None:
+                self.pool.give(self.host)
 
 
 @define
 class Mover:
     """Starter of moves.
 
-    Outgoing moves are recorded until they end, so that nothing reads a range before it is written.
+    Outgoing moves are recorded until they end, so that nothing reads a range before it is written. Files in host memory
+    are `mapped`.
     """
 
     disk: Disk
     transfers: Transfers
     pool: HostPool
+    mapped: MappedFiles
     leaving: dict[object, Move] = field(factory=dict)
 
     def fetch(self, path: Path, start: int, nbytes: int, place: Pointer) -> Move:
         """Start to read a range of a file to the device."""
-        host = self.pool.take(nbytes)
+        found = self.mapped.find(path)
+        host = self.pool.take(nbytes) if found is None else found[start:]
 
         def upload_range(begin: int, end: int) -> None:
             self.transfers.upload(Pointer(place.buffer, place.offset + begin), host[begin:end])
 
+        if found is not None:
+            return Move(self.disk.copy(upload_range, nbytes), None, self.pool)
         return Move(self.disk.read(path, start, host, nbytes, upload_range), host, self.pool)
 
     def store(self, path: Path, start: int, nbytes: int, place: Pointer, key: object = None) -> Move:
         """Start to write device memory to a range of a file."""
-        host = self.pool.take(nbytes)
+        found = self.mapped.find(path)
+        host = self.pool.take(nbytes) if found is None else found[start:]
 
         def download_range(begin: int, end: int) -> None:
             self.transfers.download(host[begin:end], Pointer(place.buffer, place.offset + begin))
 
-        move = Move(self.disk.write(path, start, host, nbytes, download_range), host, self.pool)
+        if found is not None:
+            move = Move(self.disk.copy(download_range, nbytes, writes=True), None, self.pool)
+        else:
+            move = Move(self.disk.write(path, start, host, nbytes, download_range), host, self.pool)
         self.leaving[move if key is None else key] = move
         return move
 

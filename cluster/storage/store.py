@@ -90,6 +90,12 @@ class LayerStore:
         root = self.host.folder if self.host and layer in self.host.layers else self.folder
         return root / folder / f"layer-{layer:03}.safetensors"
 
+    def paths(self, layer: int, *, training: bool) -> list[Path]:
+        """Return the files of a layer, the first weights first."""
+        kinds = [(kind, number) for kind in ("weights", *state_kinds(self.model)) for number in (0, 1)]
+        wanted = [*kinds, ("gradients", 0)] if training else [("weights", 0)]
+        return [self.path(kind, layer, number) for kind, number in wanted]
+
     def layer_bytes(self, layer: int, *, training: bool) -> int:
         """Return the bytes of all files of a layer."""
         weights, state = (self.layout(kind, layer).file_bytes for kind in ("weights", "mean"))
@@ -202,9 +208,8 @@ def _open_layer(store: LayerStore, layer: int, training: bool, weights: Callable
             _fill(draft, made, arrays)
             os.replace(draft, path)
     check(first, store.layout("weights", layer))
-    wanted = [("weights", 1), *((kind, g) for kind in state for g in (0, 1)), ("gradients", 0)] if training else []
-    for kind, generation in wanted:
-        path, made = store.path(kind, layer, generation), store.layout(kind, layer)
+    for path in store.paths(layer, training=training)[1:]:
+        made = store.layout(path.parent.name.partition("-")[0], layer)
         if not path.exists():
             create(path, made)
         check(path, made)

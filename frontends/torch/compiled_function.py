@@ -4,9 +4,9 @@ A call launches the plan's kernels on PyTorch's current stream, and does not syn
 tensors of PyTorch's allocator, which no later call writes to. Inputs are read in place where they are dense and begin
 at a multiple of 16 bytes; others are copied first. All memory is PyTorch's: constants are kept between calls, and
 scratch memory on the CPU, or of few bytes. Large scratch memory on a GPU belongs to one call, so that the graphs of a
-training step share it. A backward graph may be launched in parts: between them saved tensors are released, and outputs
-are allocated. On a captured stream, as of `torch.cuda.graph`, every call gets its own memory, so that the CUDA graph
-may be replayed concurrently with other calls.
+training step share it. A backward graph may be launched in parts: between them saved tensors and intermediates are
+released, and outputs are allocated. On a captured stream, as of `torch.cuda.graph`, every call gets its own memory, so
+that the CUDA graph may be replayed concurrently with other calls.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class CompiledFunction:
         arguments: list[Any],
         given: list[Any],
     ) -> list[Any]:
-        """Launch part by part: outputs are allocated ahead of their first, inputs released after their last part.
+        """Launch part by part: memory is allocated ahead of its first, released after its last part.
 
         Arguments of the numbers `returned` stay."""
         opened = known.opened
@@ -100,6 +100,8 @@ class CompiledFunction:
                 opened.made.allocate(block, memories, blocks, self.device)
             addresses = [0 if tensor is None else tensor.data_ptr() for tensor in (*given, *blocks)]
             self._launch(known, scratch, capturing, addresses, number)
+            for place in part.finished:
+                blocks[place] = None
             for place in part.released:
                 given[place], item = None, opened.moving[place]
                 if item is not None and item.at not in returned:
@@ -165,11 +167,12 @@ class CompiledFunction:
             )
             layout = running.layout
             made = output_allocation(layout, self.ends.memory)
+            if len(running.parts) > 1 and (made.copied or layout.in_place):
+                return self._open(arguments, False)
             limit = 0 if len(running.parts) > 1 else MAX_KEPT_SCRATCH_BYTES.get(self.device.type, 0)
             scratch = self._new_scratch(running) if layout.sizes[1] <= limit else None
         views = (self.ends.memory.views[name] for name in self.ends.results if isinstance(name, str))
         returned = frozenset(view.argument for view in views if view.argument is not None)
-        is_divided = len(running.parts) > 1 and not (made.copied or layout.in_place)
         return OpenProgram(
             running,
             tuple(memory),
@@ -181,7 +184,7 @@ class CompiledFunction:
             {current_stream(self.device)},
             tuple(places[name] for name in layout.in_place),
             tuple((n, expected[name]) for n, name in enumerate(layout.moving) if name in layout.in_place),
-            returned if is_divided else None,
+            returned if len(running.parts) > 1 else None,
         )
 
     def _new_scratch(self, running: Running) -> torch.Tensor:

@@ -56,13 +56,15 @@ class Blocks(Protocol):
 class PartLike(Protocol):
     """Part of the launches.
 
-    It has the outputs first touched in it, and the moving inputs last touched, by position among their blocks.
+    It has the fresh blocks first touched in it, and those, and the moving inputs, last touched, by position.
     """
 
     @property
     def allocated(self) -> tuple[int, ...]: ...
     @property
     def released(self) -> tuple[int, ...]: ...
+    @property
+    def finished(self) -> tuple[int, ...]: ...
 
 
 class Running(Protocol):

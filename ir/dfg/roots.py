@@ -19,7 +19,7 @@ class Store:
 
     With `into`, a reduction, the value is combined with the stored one, unless an integer in the address is no index.
     Instruction selection gives it an `axis` whose aligned neighbours it combines at once, and the condition `when` (a
-    value, or none) of a store that keeps some elements.
+    value, or none) of a store that keeps some elements. Values are appended within a buffer of `size` elements.
     """
 
     space: str
@@ -31,6 +31,7 @@ class Store:
     into: str | None = None
     axis: Var | None = None
     when: tuple[Value, ...] = ()
+    size: int = 0
 
 
 @frozen(cache_hash=True)
@@ -212,10 +213,11 @@ class Initialise:
 class LaneReduce:
     """Combine the values of the `threads` threads that share an instance.
 
-    With `along` (`ir.segment.SCAN_MODES`), threads hold elements of a row, the last number of `shape` of an instance,
-    `vector` neighbours at a time; each becomes the combination of those before or after it; or, in an order
-    (`ir.segment.SORT_ORDERS`), the place of one of `extent` elements of `keys`, of those from the first of `ranks` on.
-    A cluster's `blocks` write to `place` of `PEERS`. With a `stride`, threads get parts of `extent` values, or `whole`.
+    They lie at distances of `stride` threads. With `along` (`ir.segment.SCAN_MODES`), threads hold elements of a row,
+    the last number of `shape` of an instance, `vector` neighbours at a time; each becomes the combination of those
+    before or after it; or, in an order (`ir.segment.SORT_ORDERS`), the place of one of `extent` elements of `keys`, of
+    those from the first of `ranks` on. Without, threads get parts of `extent` values, or the first the `whole`. A
+    cluster's `blocks` write to `place` of `PEERS`.
     """
 
     name: str
@@ -230,7 +232,7 @@ class LaneReduce:
     ranks: tuple[int, ...] = ()
     blocks: int = 1
     place: int = 0
-    stride: int = 0
+    stride: int = 1
     whole: bool = False
 
 

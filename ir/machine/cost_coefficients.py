@@ -52,9 +52,10 @@ class CostCoefficients:
     `hiding` that of the loss. `dram` and `l2` are shares of the bandwidth that kernels sustain, `again` the share
     of re-read bytes that DRAM serves, `asked` the share of L2 traffic that follows the threads' requests, `unmoved`
     and `refetched` weights of unmoved bytes of touched sectors and of bytes that copies past L1 fetch again,
-    `partial_stores` that of bytes of sectors that stores fill in part, `combined` the sectors that L2 combines values
-    in per clock and SM. One more than `overlap` is the power in which times add up, `mma_overlap` that with matrix
-    instructions: the greater, the better resources work side by side.
+    `partial_stores` that of bytes of sectors that stores fill in part, `reread` that of bytes that a block reads again,
+    `unfilled_line` the clocks of a memory line that warps touch beyond those that they fill, `combined` the sectors
+    that L2 combines values in per clock and SM. One more than `overlap` is the power in which times add up,
+    `mma_overlap` that with matrix instructions: the greater, the better resources work side by side.
 
     Latency, in units of that of DRAM: `direct` of a direct load, `divided` times more where its address takes
     divisions, with exponents `guarded` and `line_spread` of its guards and its lines per 32 lanes; `staged_round`
@@ -205,8 +206,10 @@ class CostCoefficients:
     box_registers: float = 0.0
     box_tail: float = 0.0
     partial_stores: float = 6.0
+    unfilled_line: float = 0.4
     functions: float = 0.4
     cached_functions: float = 800.0
+    reread: float = 1.0
 
 
 @frozen(cache_hash=True)

@@ -190,7 +190,7 @@ FORMS: dict[type, Form] = {
     # Data-flow graphs: roots, and values (whose type the line itself shows)
     Store: Form(
         "store <space> <buffer>[<address>]{? into <into>?}: <dtype> = <value>{? over <axis>?}{? when (<when>)?}"
-        "{? if <guards>?}"
+        "{? within <size>?}{? if <guards>?}"
     ),
     VectorStore: Form(
         "vector_store <space> <buffer>[<address>]: <dtype> = <value> over <axis> by <width>{? as <conversion>?}"

@@ -184,7 +184,7 @@ def check_writes_injective(program: Program) -> Iterator[VerifyError]:
             bounds_problems(
                 f"{_words(number, statement)} writes",
                 type_,
-                AddressedElement(statement.target, statement.write, statement.arrival_guards),
+                AddressedElement(statement.target, statement.write, statement.arrival_guards(type_.shape)),
             )
         )
         yield from problems

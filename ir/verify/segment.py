@@ -11,7 +11,7 @@ from typing import TypeAlias
 from ..affine import Index, Var, as_index, indirects, is_injective, linearise, variables
 from ..errors import VerifyError, quote, raise_all
 from ..expr import dtype_of
-from ..functions import VALUE_COMBINERS
+from ..functions import APPEND, VALUE_COMBINERS
 from ..segment import SCAN_MODES, SORT_ORDERS, FusedGroup, Output, Reduction, Segment
 from ..traversal import AddressedElement, addressed_elements, expr_indirects, expr_variables, reads, tensors_read
 from ..types import DType
@@ -121,7 +121,7 @@ def check_combiners_known(group: FusedGroup) -> Iterator[VerifyError]:
     So does a combination in memory.
     """
     for where, _, part in _named_parts(group):
-        if isinstance(part, Output) and part.into is not None and part.into not in VALUE_COMBINERS:
+        if isinstance(part, Output) and part.into is not None and part.into not in {*VALUE_COMBINERS, APPEND}:
             yield VerifyError(f"{where}: {quote(part.into)} is no reduction of values")
         if isinstance(part, Output) and part.across is not None and part.across not in VALUE_COMBINERS:
             yield VerifyError(f"{where}: {quote(part.across)} across instances is no reduction of values")

@@ -308,6 +308,7 @@ RULES: Mapping[str, Rule] = {
     "div": _quotient_of_two,
     "quotient": _quotient_of_two,
     "near_quotient": _quotient_of_two,
+    "approximate_quotient": _quotient_of_two,
     "neg": lambda args, y, seed, _: (negate(seed),),
     "pow": _power,
     "min": _extremum("le"),

@@ -293,7 +293,8 @@ def _write(
         low, high = index.bounds()
         added = item.into == ONE_ARRIVAL and bool(indirects(index)) and (len(index.terms) > 1 or index.const != 0)
         tested = added and any(p.extent == extent for p, _ in index.terms if isinstance(p, Indirect))
-        if extent and not nothing and not tested and (added or not 0 <= low <= high < extent):
+        dropped = tested or (item.into == ONE_ARRIVAL and not indirects(index))
+        if extent and not nothing and not dropped and (added or not 0 <= low <= high < extent):
             where = f"{index.text} runs from {low} to {high}, axis {axis} has {extent} elements"
             raise SpecError(f"'{target.name}' is written out of bounds: {where}", item.target.span)
     return tuple(write)

@@ -28,17 +28,11 @@ def shared_launch_seconds(candidates: Sequence[Candidate], target: Target) -> fl
     resident = min(c.features["occupancy"] for c in candidates)
     longest = whole = 0.0
     for candidate in candidates:
-        work = max(0.0, _own_time(candidate) - target.launch_time)
+        work = max(0.0, candidate.score - target.launch_time)
         work *= max(1.0, candidate.features["occupancy"] / max(1.0, resident))
         longest = max(longest, work)
         whole += work * min(1.0, candidate.features["grid"] / (target.NUM_SM * max(1.0, resident)))
     return max(target.launch_time + max(longest, whole), shared_launch_bound(candidates, target)[0])
-
-
-def _own_time(candidate: Candidate) -> float:
-    """Return the time of a kernel alone: measured, else modelled."""
-    measured = candidate.measured.get("measured")
-    return float(measured) if isinstance(measured, (int, float)) else candidate.score
 
 
 def shared_launch_bound(candidates: Sequence[Candidate], target: Target) -> tuple[float, str]:

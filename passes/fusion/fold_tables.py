@@ -56,7 +56,7 @@ from ...ir import (
     variables,
 )
 from ...ops import Folder, LinearCombiner
-from ..statements import constant, tree_size
+from ..statements import constant, node_count
 
 T = TypeVar("T")
 #: The items of a mapping from names, which unlike it can be a key.
@@ -94,7 +94,7 @@ def _unroll_statement(statement: Statement, program: Program) -> Statement:
     }
     axes = [v for v in statement.reduce if v in used]
     terms = prod(v.extent for v in axes)
-    if not 0 < terms <= MAX_TERMS or not axes or terms * tree_size(statement.body) > MAX_SIZE:
+    if not 0 < terms <= MAX_TERMS or not axes or terms * node_count(statement.body) > MAX_SIZE:
         return statement
     points = product(*(range(v.extent) for v in axes))
     bodies = [substitute_expr(statement.body, dict(zip(axes, point, strict=True))) for point in points]

@@ -75,7 +75,7 @@ def _run_segment(segment: Segment, memory: dict[str, Values]) -> None:
             written = np.broadcast_to(space.inside(output.guards), space.shape)
             position, value = tuple(p[written] for p in position), value[written]
         if combine := output.into or output.across:
-            COMBINERS[combine].function.numpy.at(memory[output.tensor], position, value)  # type: ignore[attr-defined]
+            COMBINERS[combine].arrive(memory[output.tensor], position, value)
         else:
             memory[output.tensor][position] = value if position else value.reshape(())
 

@@ -356,7 +356,7 @@ def _policy_reason(group: FusedGroup, policy: Policy) -> Illegal | None:
         )
     if segment.reductions and any(o.extra and o.into for o in segment.outputs):
         return Illegal("a row's reduction would leave few threads for the atomic operations of its elements")
-    if issue_slots(*segment.expressions) > policy.operations:
+    if issue_slots(*segment.expressions) > policy.operations * max(1, len(segment.outputs) // 4):
         return Illegal(f"the bodies have more than {policy.operations} issue slots")
     for reduction in segment.reductions:
         for part in factors(reduction.body) if reduction.combine == "sum" else (reduction.body,):

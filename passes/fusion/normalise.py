@@ -280,7 +280,8 @@ class _Normaliser:
         if limit:
             guards = (Guard(substitute(values[limit[0]], rows), *limit[1:]),)
         write = tuple(substitute(w, rows) for w in write)
-        guards += substitute_guards(substitute_guards(statement.arrival_guards, values), rows)
+        arriving = statement.arrival_guards(self.tensors[statement.target].shape)
+        guards += substitute_guards(substitute_guards(arriving, values), rows)
         into = statement.into if statement.combines_in_memory else None
         across = column.combine if column else None
         return Output(statement.target, write, body, places.row_vars(extra), guards, into, across)

@@ -215,6 +215,12 @@ def ending_guards(reduction: Reduction) -> list[Guard]:
     return [g for g, r in rest.items() if indirects(r) and axis not in variables(r) and g.index.coefficient(axis) == 1]
 
 
+def looks_up_terms(reduction: Reduction) -> bool:
+    """Return whether integers say which terms a reduction combines."""
+    found = (p for read in reads(reduction.body) for index in read.indices for p in indirects(index))
+    return any(variables(part) & {*reduction.reduce} for place in found for part in place.parts)
+
+
 def _nonzero(factor: Expr) -> Iterator[Guard]:
     """Yield conditions without which a factor is 0."""
     if isinstance(factor, Read) and factor.fill == 0:

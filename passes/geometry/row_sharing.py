@@ -42,23 +42,24 @@ from ...ir import (
     variables,
     walked_row,
 )
-from .footprint import product
+from .footprint import places_of, product
 from .matrix_instructions import mma_operands
-from .schedule_template import SegmentTemplate
+from .schedule_template import SegmentTemplate, is_matrix_like, multiplies_one_row
 
 
 @lru_cache(maxsize=4096)
 def cached_reads(segment: Segment, elsewhere: tuple[str, ...]) -> tuple[Read, ...]:
     """Return the row elements that several statements of a segment read.
 
-    Reads of tensors that lie `elsewhere` than in global memory are left out.
+    Reads of tensors that lie `elsewhere` than in global memory are left out, and those of one element in several places
+    of a row, such as a number of each channel.
     """
     out = {*elsewhere, *(r.name for r in segment.reductions)}
     statements = [(r.reduce, r.body) for r in segment.reductions] + [(o.extra, o.body) for o in segment.outputs]
     found: dict[Read, int] = {}
     for row, body in statements:
         for read in reads(body):
-            if read.tensor not in out and expr_variables(read).intersection(row):
+            if read.tensor not in out and row and expr_variables(read) >= {v for v in row if v.extent > 1}:
                 found[read] = found.get(read, 0) + 1
     return tuple(read for read, count in found.items() if count > 1)
 
@@ -199,6 +200,24 @@ def whole_loops(segment: Segment, reduces: Sequence[Sequence[int]]) -> tuple[int
     if segment.column_sums:
         return tuple(sorted({k for loops in reduces for k in loops}))
     return tuple(sorted({k for r, loops in zip(segment.reductions, reduces, strict=True) if r.along for k in loops}))
+
+
+@lru_cache(maxsize=4096)
+def reduces_columns(segment: Segment, shared: tuple[str, ...]) -> bool:
+    """Return whether reductions run across rows of memory.
+
+    The rows lie along the segment's axes; threads that share a column are numbered slowest, so that neighbours read
+    neighbours. Products, and segments with tensors that are `shared` with others, are left out.
+    """
+    loops, own = {v for r in segment.reductions for v in r.reduce}, {r.name for r in segment.reductions}
+    product = is_matrix_like(segment) or multiplies_one_row(segment)
+    passed = not {*shared}.isdisjoint({*segment.tensors_read, *(o.tensor for o in segment.outputs)})
+    if passed or product or segment.column_sums or any(r.along for r in segment.reductions):
+        return False
+    found = [n for r in segment.reductions for n in reads(r.body) if n.tensor not in own]
+    found = [n for n in found if loops & places_of(n.indices) and places_of(n.indices).intersection(segment.axes)]
+    runs = [{v for v, factor in n.indices[-1].terms if factor == 1} for n in found]
+    return bool(runs) and all(loops.isdisjoint(run) and run.intersection(segment.axes) for run in runs)
 
 
 def walks_rows(segment: Segment, schedule: SegmentSchedule) -> bool:

@@ -56,6 +56,7 @@ class SegmentTemplate:
     segment that `clusters`.
     Matrix instructions of a `boxed` segment fill a box in shared memory. A thread takes the rows of the loop at
     position `walked` whole, element by element, if there is one. A block takes dims at positions `summed` whole, too.
+    Reduction threads `over_columns` are numbered slowest.
     """
 
     dims: tuple[tuple[Var, ...], ...]
@@ -81,6 +82,7 @@ class SegmentTemplate:
     clusters: bool = False
     boxed: bool = False
     walked: int = -1
+    over_columns: bool = False
     summed: tuple[int, ...] = ()
 
     @property
@@ -207,11 +209,14 @@ def is_matrix_like(segment: Segment) -> bool:
 
 
 def multiplies_one_row(segment: Segment) -> bool:
-    """Return whether a contraction has axes of one class beside batches.
+    """Return whether contractions have axes of one class beside batches.
 
-    It multiplies single rows and a matrix. A sum of elementwise products has none.
+    They multiply single rows and a matrix. A sum of elementwise products has none. Rows that other sums or outputs
+    read, too, stay in registers, as in the gradient of a layer norm.
     """
-    return len(_product_classes(segment)) == 1
+    own = [r.name for r in segment.reductions]
+    alone = all(is_contraction(r, own) for r in segment.reductions) and not any(o.extra for o in segment.outputs)
+    return alone and len(_product_classes(segment)) == 1
 
 
 def _product_classes(segment: Segment) -> frozenset[frozenset[int]]:

@@ -23,7 +23,15 @@ from ...ir import (
 )
 from .block_sums import part_rows, scatter_tile_dim
 from .matrix_instructions import held_swizzle, reads_shared_matrices, side_swizzle, widest_swizzle
-from .row_sharing import can_stream_rows, is_register_chain, summed_dims, walked_loop, walks_rows, whole_loops
+from .row_sharing import (
+    can_stream_rows,
+    is_register_chain,
+    reduces_columns,
+    summed_dims,
+    walked_loop,
+    walks_rows,
+    whole_loops,
+)
 from .schedule_template import ScheduleTemplate, SegmentTemplate, with_streamed_input
 from .segment_geometry import REGISTER_STAGED_ORDER, Geometry, geometries, numbers_of
 from .shared_tensors import whole_dims
@@ -67,6 +75,7 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment, ch
         part_rows=part_rows(segment, group),
         clusters=schedule.cluster > 1,
         boxed=schedule.atomic is not None and len(group.segments) > 1 and not chained,
+        over_columns=reduces_columns(segment, group.shared),
         streams=any(o.extra and o.tensor in group.shared for o in segment.outputs) and can_stream_rows(group),
     )
     staged = [s for r in schedule.reductions for s in r.staging]

@@ -86,7 +86,8 @@ class Geometry:
     def lanes_along(self, warp_size: int) -> list[Count]:
         """Return a warp's lanes along each dim.
 
-        They follow the warp layout, or the last dim is the fastest, after the reduction threads.
+        They follow the warp layout, or the last dim is the fastest, after the reduction threads, or before those over
+        columns.
         """
         return self.once(("lanes", warp_size), lambda: self._warp_lanes(warp_size))
 
@@ -95,7 +96,8 @@ class Geometry:
             return [
                 lanes_along(self.structure.rows, self.structure.columns, d) for d in range(len(self.structure.dims))
             ]
-        left: Count = np.maximum(np.int64(warp_size) // self.reduction_threads, 1)
+        fastest = 1 if self.structure.over_columns else self.reduction_threads
+        left: Count = np.maximum(np.int64(warp_size) // fastest, 1)
         found: list[Count] = []
         for count in reversed(self.counts):
             along = least(left, count)
@@ -104,6 +106,11 @@ class Geometry:
         if not self.warp:
             return found
         return [np.where(np.greater(w, 0), w, along) for w, along in zip(self.warp, found, strict=True)]
+
+    def reduction_lanes(self, warp_size: int) -> Count:
+        """Return a warp's lanes that share an instance."""
+        columns = product(self.lanes_along(warp_size)) if self.structure.over_columns else 1
+        return least(np.maximum(warp_size // columns, 1), self.reduction_threads)
 
     @property
     def threads(self) -> Count:
@@ -233,9 +240,10 @@ def _geometry(
     block = tuple(t * e for t, e in zip(counts, thread, strict=True))
     tiles = ceil_div(parts.part_rows, block[0]) if parts.part_rows else columns.get(f"{prefix}tiles", 1)
     kept = _cached_elements(parts, spread.row_cache, chunk[0], trips[0]) if parts.caches_rows else 0
-    if parts.clusters:
+    if parts.clusters and parts.caches_rows:
         own = ceil_div(trips[0], spread.cluster)
-        kept = np.where(np.greater(own, 1), own * chunk[0], 0) if parts.caches_rows else 0
+        cached = np.greater(spread.row_cache, 0)
+        kept = np.where(cached, np.where(np.greater(own, 1), own * chunk[0], -1), 0)
     return Geometry(
         parts,
         block,

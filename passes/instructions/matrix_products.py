@@ -8,6 +8,7 @@ The registers of a fragment of C are a lane's own runs of adjacent elements, as 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from ...ir import (
     ACCUMULATOR_THREADS,
@@ -15,6 +16,7 @@ from ...ir import (
     ELEMENT,
     LANE,
     MMA_INSTRUCTIONS,
+    Accumulate,
     Index,
     Load,
     Loop,
@@ -35,8 +37,8 @@ from ...ir import (
 #: Iterations above which a loop of matrix instructions is unrolled by two: with 128 iterations TF32 gains 3 to 5 %;
 #: with 64 bf16 and f16 lose 0.5 %, and some convolutions with fewer spill registers.
 MIN_UNROLLED_ITERATIONS = 96
-#: Unroll factor of loops that data end.
-DATA_LOOP_UNROLL = 4
+#: Unroll factor of loops that data end, and most terms of a thread in one iteration.
+DATA_LOOP_UNROLL, DATA_LOOP_TERMS = 4, 8
 
 
 def select_mma(node: MmaAccumulate, shape: tuple[int, ...]) -> Mma | WarpgroupMma:
@@ -81,7 +83,9 @@ def unroll_factor(loop: Loop) -> int:
     found = [node for phase in phases(loop.body) for node in post_order(phase.roots)]
     multiplies = any(isinstance(node, MmaAccumulate) for node in found)
     if loop.until is not None and not multiplies and all(isinstance(item, Phase) for item in loop.body):
-        return min(DATA_LOOP_UNROLL, loop.var.extent)
+        sums = [r for phase in phases(loop.body) for r in phase.roots if isinstance(r, Accumulate)]
+        terms = max((prod(v.extent for v in r.over) for r in sums), default=1)
+        return max(1, min(DATA_LOOP_UNROLL, DATA_LOOP_TERMS // terms, loop.var.extent))
     copied = [node.address for node in found if isinstance(node, Load) and node.space == "global"]
     decoded = any(loop.var in variables(primary_index(p)) for a in copied for p, _ in a.terms if p != loop.var)
     even = loop.until is None and loop.var.extent >= MIN_UNROLLED_ITERATIONS and loop.var.extent % 2 == 0

@@ -3,13 +3,15 @@
 Accesses and fragments become instructions of a dialect. A node keeps its family; its axes are covered by vectors,
 copies or matrices instead of single elements. Selection also opens the *scopes* of a phase: loops over its reduced
 variables, with the loads, the products and the sums of a point together. A reduced variable along which loads are
-vectors has no scope, as its loads precede all of its uses.
+vectors has no scope, as its loads precede all of its uses. Neither has one that looks up the places of loads: each of
+these waits for another, and few would be issued together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
+from math import prod
 from typing import TypeVar
 
 from attrs import define, evolve, field
@@ -42,7 +44,9 @@ from ...ir import (
     VectorStore,
     Window,
     box_variables,
+    indirects,
     node_users,
+    variables,
     vector_address,
     vector_axes,
     with_operands,
@@ -62,6 +66,8 @@ from .vector_accesses import (
 )
 
 Node = TypeVar("Node", Value, Root)
+#: Most bytes of a thread's loads that are issued together.
+MAX_AWAITED_BYTES = 256
 
 
 def select_instructions(kernel: Kernel, dialect: str) -> Kernel:
@@ -111,8 +117,11 @@ class PhaseSelector:
     def _scopes(self) -> tuple[Var, ...]:
         if self.phase.kind == "fetch":
             return self.phase.unrolled[:1]
-        loads = (node for node in self.boxes if isinstance(node, Load) and self.boxes[node])
+        loads = [node for node in self.boxes if isinstance(node, Load) and self.boxes[node]]
         vectors = {v for n in loads for v in vector_axes(self._load(n, self.boxes[n]))}
+        for node in loads:
+            if prod(v.extent for v in self.boxes[node]) * node.dtype.size <= MAX_AWAITED_BYTES:
+                vectors |= {v for place in indirects(node.address) for part in place.parts for v in variables(part)}
         sums = (r for r in self.phase.roots if isinstance(r, (Accumulate, MmaAccumulate)))
         reduced = {v for r in sums for v in r.over} - vectors
         return tuple(v for v in self.phase.unrolled if v in reduced)

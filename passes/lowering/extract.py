@@ -32,6 +32,7 @@ from ...ir import (
     Root,
     SharedMatrix,
     Store,
+    Test,
     Value,
     Var,
     coarsen,
@@ -182,6 +183,9 @@ class _Walk:
         if isinstance(node, RegisterRead):
             return evolve(node, at=self.register_indices(node.at))
         over = with_operands(node, self.value)
-        return with_indices(
+        node = with_indices(
             over, lambda i: substitute(i, self.values), lambda guards: substitute_guards(guards, self.values)
         )
+        if isinstance(node, Test):  # neighbours lie before an end together
+            return Test(tuple(dict.fromkeys(coarsen(guard, ()) for guard in node.guards)))
+        return node

@@ -22,7 +22,14 @@ from ...ir import (
     Storage,
     Target,
 )
-from ..geometry import is_register_chain, joins_loop, multiplies_one_row, walks_rows
+from ..geometry import (
+    ending_guards,
+    is_register_chain,
+    joins_loop,
+    looks_up_terms,
+    multiplies_one_row,
+    walks_rows,
+)
 from .hoisted_loads import hoist_loads
 from .k_loop import split_prologue, streaming_blocks, walk_rows
 from .layout import BlockLayout, Frame, lay_out
@@ -41,6 +48,8 @@ from .streaming import (
 
 #: Registers of a thread from which on a compiler has to know the blocks of an SM: it else takes about 168 at most.
 MANY_REGISTERS = 192
+#: Registers of a thread that looks up a few rows.
+LOOKUP_REGISTERS = 64
 
 
 def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage], target: Target) -> Kernel:
@@ -107,6 +116,8 @@ def _resident_blocks(layout: BlockLayout, target: Target) -> int:
         return 1
     if any(map(_streams_by_threads, layout.frames)):
         return streaming_blocks(layout.schedule, target)
+    if any(ending_guards(r) and looks_up_terms(r) for f in layout.frames for r in f.segment.reductions):
+        return max(1, target.registers_per_sm // (layout.schedule.threads * LOOKUP_REGISTERS))
     if layout.producer or not is_register_chain(layout.schedule.segments):
         return 0
     shared = sum(buffer.nbytes for buffer in layout.buffers.values())
@@ -166,7 +177,8 @@ def _lower_reductions(state: SegmentState, found: Sequence[tuple[int, list[Reduc
             continue
         state.flush(f"row{number}")
         prefix = f"{state.frame.prefix}r{number}"
-        if len(schedule.dims) == 1 and cached_trips(state.frame.schedule, schedule.dims[0]):
+        in_parts = state.frame.schedule.cluster > 1 or cached_trips(state.frame.schedule, schedule.dims[0])
+        if len(schedule.dims) == 1 and in_parts:
             cached_reduction(state, shared, schedule.dims[0], prefix)
         else:
             looped_reduction(state, shared, schedule, prefix)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from attrs import evolve
 
 from ...ir import (
+    APPEND,
     COMBINERS,
     Accumulate,
     Barrier,
@@ -150,7 +151,8 @@ def store_value(
     written = map_guards(substitute_guards(output.guards, binding.places), lambda index: resolve(index, context))
     every = (*binding.valid.values(), *guards, *written)
     once = unique_writer_guards(state.layout, state.frame)
-    return Store("global", output.tensor, address, value, dtype, (*every, *once), output.into)
+    size = state.group.tensors[output.tensor].size if output.into == APPEND else 0
+    return Store("global", output.tensor, address, value, dtype, (*every, *once), output.into, size=size)
 
 
 def shared_store(

@@ -103,11 +103,11 @@ def _kept_part(
     used = [r for r in known if any(r in reads(body) for body in bodies)]
     start = (first + step) * dim.block_k
     staged: dict[Expr, Value] = {}
-    copies = []
+    # Rows that later statements read are in flight with those of the first one.
+    copies = [] if all(read in state.row_caches for read in used) else [r for r in known if r not in state.row_caches]
+    for read in copies:
+        state.row_caches[read] = _buffer(state, read, step.extent * dim.block_k, len(state.row_caches))
     for read in used:
-        if read not in state.row_caches:
-            copies.append(read)
-            state.row_caches[read] = _buffer(state, read, step.extent * dim.block_k, len(state.row_caches))
         buffer = state.row_caches[read]
         staged[read] = Load("shared", buffer.name, _cache_index(state, as_index(step), local), buffer.dtype)
     if not copies:

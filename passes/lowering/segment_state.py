@@ -38,7 +38,7 @@ from ...ir import (
     selection_words,
     sorts_by_radix,
 )
-from ..geometry import holds_rows
+from ..geometry import holds_rows, reduces_columns
 from .index_values import Context
 from .layout import AxisBinding, BlockLayout, Frame, bind_dims, read_padding
 
@@ -175,10 +175,11 @@ class SegmentState:
         if blocks > 1:
             peers = self.layout.buffers.get(PEERS, SharedBuffer(PEERS, DType.U64, 0))
             place = peers.elements
-            self.layout.buffers[PEERS] = evolve(peers, elements=place + blocks * prod(shape))
+            self.layout.buffers[PEERS] = evolve(peers, elements=place + blocks * prod(shape) + 1)
+        stride = self.frame.schedule.threads // lanes if reduces_columns(self.frame.segment, self.group.shared) else 1
         return LaneReduce(
             reduction.name, shape, reduction.combine, dtype, lanes, reduction.along, vector, ranks=ranks,
-            blocks=blocks, place=place,
+            blocks=blocks, place=place, stride=stride,
         )  # fmt: skip
 
     def _selected_ranks(self, reduction: Reduction) -> tuple[int, ...]:

@@ -66,6 +66,7 @@ def estimate_time(features: Features, found: Bound, target: Target, conflicts: C
             np.where(streamed, costs.bulk_l2, 1.0) * through,
             waves * _direct_latencies(features, costs) * target.dram_latency,
             features.grid * features.combined / (costs.combined * target.NUM_SM * target.clock),
+            blocks * costs.unfilled_line * _unfilled_lines(features, target) / target.clock,
         ),
         np.where(
             streamed,
@@ -226,6 +227,17 @@ def _scattered_rows(features: Features) -> Count:
     return np.maximum(1.0, lines / FILLED_LINES) ** SCATTERED_ROWS_POWER
 
 
+def _unfilled_lines(features: Features, target: Target) -> Count:
+    """Return the lines that warps touch beyond those that their direct accesses would fill.
+
+    Where there are more than accesses of threads, some are weighted ones at places that data give.
+    """
+    counted = np.less_equal(features.lines, 1.01 * (features.direct * features.threads + features.stores))
+    counted = counted & np.equal(features.by_lanes, 0) & np.equal(features.tensor, 0) & np.equal(features.chained, 0)
+    filled = (features.fetched + features.stored) / target.shared_bandwidth
+    return np.where(counted, np.maximum(0.0, features.lines - filled), 0.0)
+
+
 def _loads_of_round(features: Features) -> Count:
     """Return the direct loads of a thread in a round."""
     return features.direct / np.maximum(1.0, features.rounds)
@@ -257,6 +269,7 @@ def _transfer_seconds(
     asked = np.maximum(features.bytes, features.fetched)
     through = (1.0 - costs.asked) * features.bytes + costs.asked * asked + features.stored
     through = through + costs.partial_stores * features.partial_stores
+    through = through + costs.reread * features.again
     through = through + costs.unmoved * features.partial + costs.refetched * (1.0 - costs.asked) * features.missed
     return dram / (costs.dram * target.BW_global), blocks * through * target.NUM_SM / (costs.l2 * target.l2_bandwidth)
 

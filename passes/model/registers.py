@@ -17,6 +17,7 @@ from ...ir import (
     MMA_INSTRUCTIONS,
     WIDEST_BYTES,
     DType,
+    Expr,
     Reduction,
     Segment,
     Target,
@@ -143,6 +144,7 @@ def thread_registers(
             - 6
             + 0.8 * least(instances, 32.0)
             + instances * max(float(_shared_values(segment)), _stencil(segment), _looked_up_words(segment, tensors))
+            + _repeated_values(segment, geometry)
         )
         return Registers(8.0, used, used)
     if geometry.structure.mma:
@@ -295,6 +297,23 @@ def _shared_values(segment: Segment) -> int:
     found = [set(loaded_values(o.body)) for o in segment.outputs]
     distinct = len(set().union(*found))
     return distinct if sum(map(len, found)) > 2 * distinct else 0
+
+
+def _repeated_values(segment: Segment, geometry: Geometry) -> Count:
+    """Return the registers of values that several instances of a thread need, such as those of a channel in each pixel.
+
+    The gradient of a batch norm, 16 channels of 16 pixels a thread, took 255 registers and spilled.
+    """
+    instances, found = product(geometry.thread) * 1.0, dict[Expr, None]()
+    pending = [(o.body, expr_variables(o.body)) for o in segment.outputs]
+    while pending:
+        node, every = pending.pop()
+        if expr_variables(node) == every:
+            pending.extend((child, every) for child in node.children)
+        elif expr_variables(node):
+            found[node] = None
+    elements = (geometry.thread_cover.dependent(expr_variables(node)) * 1.0 for node in found)
+    return sum((np.where(n < instances, n, 0.0) for n in elements), start=0.0)
 
 
 def _looked_up_words(segment: Segment, tensors: Mapping[str, TensorType]) -> float:

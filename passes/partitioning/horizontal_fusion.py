@@ -16,6 +16,7 @@ fusion would move them to the early level of their operands.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 
 from attrs import evolve, frozen
 
@@ -26,7 +27,7 @@ from ..decisions import Decisions, ForeignDecisionsError, Replay
 from ..fusion import Group, Views, rename_group
 from ..launch_order import launch_violations
 from ..results import Launches, ScheduledPartition, kernel_key
-from ..schedule import Candidate
+from ..schedule import Candidate, choose
 from .dependencies import connected_models, dependencies, levels
 from .live_memory import limit_live_memory
 from .shared_launches import Launch, in_order
@@ -64,9 +65,11 @@ def fuse_horizontally(previous: ScheduledPartition, context: CompileContext) -> 
         found = zip(levels(needs, groups), of, late, strict=True)
         own = [None if again or level is None else (model, level) for level, model, again in found]
         own = [None if group in held else each for group, each in zip(groups, own, strict=True)]
-        packed = _merge_launches(launches, own, keys, target, executor, over)
-        packed = limit_live_memory(packed, launches, needs, views, target)
-        packed = _merge_all([[launches[p] for p in launch.places] for launch in packed], target, executor, over)
+        modelled = [evolve(each, candidates=tuple(c.modelled or c for c in each.candidates)) for each in launches]
+        packed = _merge_launches(modelled, own, keys, target, executor, over)
+        packed = limit_live_memory(packed, modelled, needs, views, target)
+        members = [[launches[p] for p in launch.places] for launch in packed]
+        packed = _merge_all(members, target, executor, over, packed)
         launches = list(_faster_launches(packed, launches, context.costs, views))
     shared = [] if record is None or replay is None else [*_shared_members(launches, record, replay)]
     return _launches(previous, _with_shared(launches, shared, needs, views, target, executor), keys)
@@ -119,20 +122,42 @@ def _launches(previous: ScheduledPartition, launches: Sequence[Launch], keys: Ma
 
 
 def _merge_all(
-    several: Sequence[Sequence[Launch]], target: Target, executor: Executor, over: Callable[[], bool] = lambda: False
+    several: Sequence[Sequence[Launch]],
+    target: Target,
+    executor: Executor,
+    over: Callable[[], bool] = lambda: False,
+    packed: Sequence[Launch] = (),
 ) -> list[Launch]:
     """Return each of several lists of launches of one group each as one launch.
 
-    Its members are scheduled for their number, for fewer, or as single launches: the first of these that is legal. Once
-    it is `over`, they stay as they are.
+    Its members are scheduled for their number, for fewer, or as single launches, by measurement or by the cost model:
+    the first of these that is legal, or the launch `packed` before. Once it is `over`, they stay as they are.
     """
     found: dict[int, Launch] = {}
-    for count in (None, ASSUMED_MEMBERS):
+    for way, count in product((_as_chosen, _as_modelled), (None, ASSUMED_MEMBERS)):
         left = [n for n, members in enumerate(several) if n not in found and len(members) > 1 and not over()]
-        parts = [_Part(several[n], several[n], count or len(several[n])) for n in left]
+        parts = [_Part(members := way(several[n], target), members, count or len(members)) for n in left]
         made = map(_joint, _schedule_parts(parts, target, executor, over))
         found |= {n: launch for n, launch in zip(left, made, strict=True) if is_launchable(launch, target)}
-    return [found.get(n) or _joint(members) for n, members in enumerate(several)]
+    rest = {n: launch for n, launch in enumerate(packed) if len(launch.groups) > 1}
+    return [found.get(n) or rest.get(n) or _joint(members) for n, members in enumerate(several)]
+
+
+def _as_chosen(members: Sequence[Launch], target: Target) -> Sequence[Launch]:
+    return members
+
+
+def _as_modelled(members: Sequence[Launch], target: Target) -> Sequence[Launch]:
+    """Return launches of one group each with the cost model's choices for measured kernels."""
+    own = {id(each.candidates[0]): each for each in members}
+    found = {key: _model_choice(each.groups[0].form, each.candidates[0], target) for key, each in own.items()}
+    return [evolve(each, candidates=(found[id(each.candidates[0])],)) for each in members]
+
+
+def _model_choice(form: FusedGroup, own: Candidate, target: Target) -> Candidate:
+    if own.modelled is not None or not own.measured:
+        return own.modelled or own
+    return choose(form, target)[0].in_shared_launch(own)
 
 
 def _joint(members: Sequence[Launch]) -> Launch:
@@ -167,8 +192,7 @@ def _schedule_parts(
         made[members.key] = scheduled = made[members.key] or schedule_row(members, over)
         for launch, candidate in zip(row, scheduled, strict=False):
             if id(own := launch.candidates[0]) in kernels[number]:
-                facts = {**own.measured, "why": "chosen by the model for a launch that it shares"}
-                found[number][id(own)] = evolve(candidate, measured=facts)
+                found[number][id(own)] = candidate.in_shared_launch(own)
     return [
         [evolve(each, candidates=(new.get(id(c := each.candidates[0]), c),)) for each in part.launches]
         for part, new in zip(parts, found, strict=True)

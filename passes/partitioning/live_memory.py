@@ -4,7 +4,8 @@ A launch of many groups runs when the last of them can, so that values which the
 
     g1 -> w1, g2 -> w2, g3 -> w3   ->   one launch of w1, w2, w3: g1, g2 and g3 are live at a time
 
-Inputs, outputs and constants of the graph are live throughout and do not count.
+Outputs of the graph are live from their first launch to the last. Inputs and constants are live throughout and do not
+count.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class LiveValues:
 def live_values(launches: Sequence[Sequence[Group]], views: Views) -> LiveValues:
     """Return the live values of launches in order."""
     graph, types = views.programs.graph, views.programs.types
-    outer = {views.storage(t).buffer for t in (*graph.inputs, *graph.outputs, *graph.constants) if t in types}
+    outer = {views.storage(t).buffer for t in (*graph.inputs, *graph.constants) if t in types}
+    kept = {views.storage(t).buffer for t in graph.outputs if t in types}
     spans: dict[str, tuple[int, int]] = {}
     sizes: dict[str, int] = {}
     for place, launch in enumerate(launches):
@@ -61,7 +63,7 @@ def live_values(launches: Sequence[Sequence[Group]], views: Views) -> LiveValues
                 continue
             whole = types[buffer].nbytes if buffer in types else 0
             sizes[buffer] = max(sizes.get(buffer, 0), types[tensor].nbytes, whole)
-            spans[buffer] = spans.get(buffer, (place, place))[0], place
+            spans[buffer] = spans.get(buffer, (place, place))[0], len(launches) - 1 if buffer in kept else place
     return LiveValues(spans, sizes)
 
 

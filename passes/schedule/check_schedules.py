@@ -41,6 +41,7 @@ from ..geometry import (
     part_rows,
     promotion_depth,
     reads_shared_matrices,
+    reduces_columns,
     shared_matrix_faults,
 )
 from ..lowering import bulk_copy_faults, lay_out
@@ -130,11 +131,13 @@ def check_shared_axes(case: Scheduled) -> Iterator[str]:
 def check_lanes_are_powers(case: Scheduled) -> Iterator[str]:
     """Reduction threads are a power of two, as is the row vector.
 
-    They exchange values by halves.
+    They exchange values by halves, or by warps where no value belongs to an element of the row.
     """
-    for _, schedule in case.segments:
-        if not _is_power_of_two(schedule.reduction_threads) or not _is_power_of_two(schedule.row_vector):
-            threads, vector = schedule.reduction_threads, schedule.row_vector
+    for segment, schedule in case.segments:
+        threads, vector = schedule.reduction_threads, schedule.row_vector
+        alone = reduces_columns(segment, case.group.shared) or any(r.along for r in segment.reductions)
+        warps = threads % case.target.warp_size == 0 and not alone
+        if not (warps or _is_power_of_two(threads)) or not _is_power_of_two(vector):
             yield f"reduction threads {threads} and row vector {vector} must be powers of two"
 
 

@@ -13,7 +13,6 @@ from ..geometry import (
     ScheduleParameter,
     SegmentTemplate,
     axis_classes,
-    multiplies_one_row,
     powers,
     reads_shared_matrices,
 )
@@ -76,22 +75,22 @@ def segment_parameters(
         yield from mma_parameters(segment, structure, prefix, target, coarse, widest)
         return
     if structure.passes_rows:
-        yield lane_parameter(structure, prefix, target, widest)
+        yield lane_parameter(segment, structure, prefix, target, widest)
         if structure.streams:
             yield part_parameter(structure, prefix, coarse)
         return
     yield from tile_parameters(segment, structure, prefix, target, coarse, widest)
-    yield from chunk_parameters(structure, prefix, coarse, multiplies_one_row(segment))
+    yield from chunk_parameters(segment, structure, prefix, coarse)
     if structure.parts >= 0:
         yield part_parameter(structure, prefix, coarse)
     if structure.reduction_threads:
-        yield lane_parameter(structure, prefix, target, widest)
+        yield lane_parameter(segment, structure, prefix, target, widest)
     if structure.part_rows:
         yield ScheduleParameter.of(f"{prefix}stages", (1, 2, 3, 4, 6, 8))
     if structure.clusters:
         yield ScheduleParameter.of(f"{prefix}cluster", powers(2, target.cluster_blocks))
-    if structure.caches_rows and not structure.clusters:
-        yield row_cache_parameter(prefix, coarse)
+    if structure.caches_rows:
+        yield row_cache_parameter(prefix, coarse or structure.clusters)
     if structure.patch and target.lockstep and (not structure.shared or len(structure.dims) > len(structure.patch)):
         yield ScheduleParameter.of(f"{prefix}warp", (0, 8) if coarse else (0, 4, 8, 16))
     if structure.stages_any:

@@ -17,6 +17,7 @@ from typing import cast
 from attrs import evolve, field, frozen
 
 from ...ir import (
+    APPEND,
     FusedGroup,
     Segment,
     Target,
@@ -47,6 +48,7 @@ from ..geometry import (
     is_scatter_only,
     multiplies_one_row,
     part_rows,
+    reduces_columns,
     scatter_tile_dim,
     summed_axes,
     summed_dims,
@@ -147,8 +149,17 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
         rows = 0 if walks else part_rows(segment, group)
         if segment.column_sums and not rows:
             return _walked_sums(segment, loops, reduces) if walks else []
+        over = reduces_columns(segment, group.shared)
         template = SegmentTemplate(
-            dims, loops, reduces, none, reduction_threads=True, shared=written, whole=whole, part_rows=rows
+            dims,
+            loops,
+            reduces,
+            none,
+            reduction_threads=True,
+            shared=written,
+            whole=whole,
+            part_rows=rows,
+            over_columns=over,
         )
         found = (
             []
@@ -158,7 +169,7 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
         if walks:
             walked = walked_loop(segment, loops)
             found += [SegmentTemplate(d, loops, reduces, none, walked=walked) for d in _pointwise_dims(segment)]
-        if not whole and not written and _may_share_rows(group, segment, loops, target):
+        if not (whole or written or over) and _may_share_rows(group, segment, loops, target):
             found.append(evolve(template, clusters=True, caches_rows=caches_rows))
         return found
     found = _reduction_templates(group, segment, written, reads_shared, separate, target)
@@ -192,7 +203,7 @@ def _privatised_templates(group: FusedGroup, segment: Segment, target: Target) -
     dims = tuple(tuple(run) for _, run in groupby(segment.axes, key=lambda axis: axis in own))
     scatter_dim, type_ = scatter_tile_dim(segment, group, dims), group.tensors[segment.outputs[0].tensor]
     least = type_.nbytes // prod(a.extent for a in own)
-    fits = scatter_dim >= 0 and least <= target.MAX_shared
+    fits = scatter_dim >= 0 and segment.outputs[0].into != APPEND and least <= target.MAX_shared
     return [SegmentTemplate(dims, (), (), (), scatter_dim=scatter_dim)] if fits else []
 
 
@@ -221,9 +232,12 @@ def _reduction_templates(
         dims, none = runs if matrix else _flat_dims(segment), tuple(() for _ in reduces)
         dims = separate if written or reads_shared else dims
         caches_rows = len(group.segments) == 1 and _may_cache_rows(group, segment, loops, target)
-        template = SegmentTemplate(dims, loops, reduces, none, reduction_threads=True, shared=written)
+        over = reduces_columns(segment, group.shared)
+        template = SegmentTemplate(
+            dims, loops, reduces, none, reduction_threads=True, shared=written, over_columns=over
+        )
         found.append(evolve(template, caches_rows=caches_rows))
-        if len(group.segments) == 1 and not matrix and _may_share_rows(group, segment, loops, target):
+        if len(group.segments) == 1 and not (matrix or over) and _may_share_rows(group, segment, loops, target):
             found.append(evolve(template, clusters=True, caches_rows=caches_rows))
     return list(dict.fromkeys(found))
 

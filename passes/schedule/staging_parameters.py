@@ -14,8 +14,10 @@ from ..geometry import (
     REGISTER_STAGED_ORDER,
     ScheduleParameter,
     SegmentTemplate,
+    ending_guards,
     has_alternating_sets,
     least_chunk,
+    looks_up_terms,
     main_read,
     next_power,
     powers,
@@ -27,6 +29,8 @@ STAGES, MMA_STAGES = (1, 2, 3, 4), (1, 2, 3, 4, 6, 8)
 #: Loops of a multiple of so many elements end even with chunks that are powers of two; of the others, one of up to
 #: `WHOLE` elements may be a single chunk.
 CHUNK_UNIT, MAX_SINGLE_CHUNK = 8, 128
+#: Least terms that a thread looks up together.
+MIN_LOOKED_UP = 8
 #: Most strides of reduction threads in one trip over a row.
 MAX_STRIDES = 64
 
@@ -51,22 +55,24 @@ WALKED_BLOCKS = (32, 16, 8, 4, 2, 1)
 
 
 def chunk_parameters(
-    structure: SegmentTemplate, prefix: str, coarse: bool, whole: bool = False
+    segment: Segment, structure: SegmentTemplate, prefix: str, coarse: bool
 ) -> Iterator[ScheduleParameter]:
     """Yield the K block of each reduce dim.
 
-    Reduction threads may take `whole` parts of a row.
+    A thread loads several terms that it looks up together.
     """
+    found = [r for r in segment.reductions if looks_up_terms(r)]
+    looked_up = {r.reduce for r in found if ending_guards(r)}
     for k, loop in enumerate(structure.loops):
         extent = prod(a.extent for a in loop)
         if k == structure.walked:
             yield ScheduleParameter.of(f"{prefix}c{k}", [n for n in WALKED_BLOCKS if n < 2 * extent][:4])
             continue
         values = (
-            _multiples(extent, whole)
-            if structure.reduction_threads
-            else _chunks(extent, len(loop) > 1, structure, coarse)
+            _multiples(extent) if structure.reduction_threads else _chunks(extent, len(loop) > 1, structure, coarse)
         )
+        if loop in looked_up and not structure.reduction_threads:
+            values = tuple(n for n in values if n >= min(MIN_LOOKED_UP, extent))
         yield ScheduleParameter.of(f"{prefix}c{k}", values)
 
 
@@ -128,15 +134,14 @@ def _chunks(extent: int, flat: bool, structure: SegmentTemplate, coarse: bool) -
     return tuple(sorted(found))
 
 
-def _multiples(extent: int, whole: bool) -> tuple[int, ...]:
+def _multiples(extent: int) -> tuple[int, ...]:
     """Return the candidate strides of `lanes * row_vector` elements in one trip over a row.
 
-    With `whole` those of the row's odd factor are among them: trips then end with the row, and no element has a guard.
+    Those of the row's odd factors are among them: trips then end with the row, and no element has a guard.
     """
-    odd = extent // (extent & -extent)
     most = min(next_power(extent), MAX_STRIDES)
-    more = tuple(odd * n for n in powers(1, most // odd)) if whole and odd > 1 else ()
-    return tuple(sorted({*powers(1, most), *more}))
+    odd = (n for n in range(1, most + 1, 2) if extent % n == 0)
+    return tuple(sorted({n * power for n in odd for power in powers(1, most // n)}))
 
 
 def check_chunks_fit(sizes: ScheduleSizes) -> Iterator[Finding]:

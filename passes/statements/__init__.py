@@ -8,7 +8,7 @@ from .gather_to_slice import (
     replace_stepping_tables,
     tensors_looked_up,
 )
-from .inline import FusionError, Inliner, apply_guards, constant, issue_slots, split_argument_reduction, tree_size
+from .inline import FusionError, Inliner, apply_guards, constant, issue_slots, node_count, split_argument_reduction
 from .lone_pieces import separate_lone_pieces
 from .match import DefinedElement, Match
 from .patterns import (

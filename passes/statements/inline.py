@@ -181,7 +181,7 @@ class Inliner:
     def define(self, statement: Statement) -> None:
         """Add a pointwise statement; statements come in order of definition."""
         self._check_indirect(statement.body)
-        size = tree_size(statement.body, self._sizes)
+        size = node_count(statement.body, self._sizes)
         self._sizes[statement.target] = min(size, self._sizes.get(statement.target, size))
         if statement.target in self._read:  # a further piece: earlier reads are of those before
             self._definitions = {
@@ -199,10 +199,10 @@ class Inliner:
     def inline(self, expr: Expr) -> Expr:
         """Return the expression with every defined tensor replaced by its definition."""
         self._check_indirect(expr)
-        if tree_size(expr, self._sizes) > CERTAIN_EXCESS * MAX_NODES:  # known before it is made, which takes long
+        if node_count(expr, self._sizes) > CERTAIN_EXCESS * MAX_NODES:  # known before it is made, which takes long
             raise FusionError(f"the fused expression would have more than {MAX_NODES} operations")
         result = rebuild(expr, self._leaf)
-        if tree_size(result) > MAX_NODES:
+        if node_count(result) > MAX_NODES:
             raise FusionError(f"the fused expression would have more than {MAX_NODES} operations")
         return result
 
@@ -275,22 +275,12 @@ def _binary_cases(cases: Sequence[_Case]) -> Expr:
     return Call("select", (here, _binary_cases(cases[:middle]), _binary_cases(cases[middle:])))
 
 
-def tree_size(expr: Expr, defined: Mapping[str, int] = MappingProxyType({})) -> int:
-    """Return the number of nodes of the tree, shared parts counted repeatedly.
+def node_count(expr: Expr, defined: Mapping[str, int] = MappingProxyType({})) -> int:
+    """Return the number of nodes of an expression, shared parts counted once.
 
     Reads of `defined` tensors have the sizes of these.
     """
-    sizes: dict[int, int] = {}
-    pending = [expr]
-    while pending:
-        node = pending[-1]
-        unknown = [child for child in node.children if id(child) not in sizes]
-        pending.extend(unknown)
-        if not unknown:
-            own = defined.get(node.tensor, 1) if isinstance(node, Read) else 1
-            sizes[id(node)] = own + sum(sizes[id(child)] for child in node.children)
-            pending.pop()
-    return sizes[id(expr)]
+    return sum(defined.get(node.tensor, 1) if isinstance(node, Read) else 1 for node in distinct(expr))
 
 
 def split_argument_reduction(

@@ -28,9 +28,9 @@ def source_path(number: int, dialect: str) -> str:
     return f"kernels/{number:04}{source_suffix(dialect)}"
 
 
-def binary_path(number: int) -> str:
+def binary_path(number: int, dialect: str) -> str:
     """Return the path of a kernel's compiled form."""
-    return f"kernels/{number:04}.cubin"
+    return f"kernels/{number:04}{'.cubin' if dialect == 'cuda' else '.bin'}"
 
 
 def load_plan(folder: str | os.PathLike[str]) -> Plan:
@@ -127,7 +127,9 @@ def _assemble(root: Path, document: PlanDocument, files: Mapping[str, bytes], we
         kernels=kernels,
         steps=document.steps,
         groups=document.groups,
-        binaries=tuple(files[binary_path(n)] if record.binary else None for n, record in enumerate(document.kernels)),
+        binaries=tuple(
+            files[binary_path(n, each.dialect)] if each.binary else None for n, each in enumerate(document.kernels)
+        ),
         model=model,
         cuts=document.cuts,
         checks=document.checks,

@@ -105,7 +105,7 @@ def plan_content(plan: Plan) -> tuple[dict[str, bytes], PlanDocument]:
         code = plan.binaries[number]
         files[source_path(number, kernel.dialect)] = kernel.source.encode()
         if code is not None:
-            files[binary_path(number)] = code
+            files[binary_path(number, kernel.dialect)] = code
         kernels.append(_record(kernel, code is not None))
     constants = {name: weights.add(array) for name, array in plan.constants.items()}
     model = None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
-from ...backends.cuda import compile_kernels
+from ...backends.compilers import complete_binaries
 from ...backends.opencl import build_options, programs_of
 from ...ir import KernelFunction
 from ..plan import Plan
@@ -39,11 +39,6 @@ def _opencl_programs(kernels: Sequence[KernelFunction]) -> KernelCode:
 
 
 def _cubins(plan: Plan) -> KernelCode:
-    missing = [kernel for kernel, code in zip(plan.kernels, plan.binaries, strict=True) if code is None]
-    made = dict(zip((k.source for k in missing), compile_kernels(missing, plan.target.arch), strict=True))
-    codes = [
-        made[kernel.source].code if code is None else code
-        for kernel, code in zip(plan.kernels, plan.binaries, strict=True)
-    ]
+    codes = complete_binaries(plan.kernels, plan.binaries, plan.target.arch)
     unique = list(dict.fromkeys(codes))
     return KernelCode(tuple(unique), tuple(unique.index(code) for code in codes))

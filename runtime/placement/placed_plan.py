@@ -10,6 +10,7 @@ the recorded launches.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 
 from attrs import evolve, frozen
 
@@ -49,7 +50,7 @@ class PlacedPlan:
     """Plan over blocks: its launch sequence, and all places.
 
     `shared` are the buffers of constants with a block each; their blocks come before those of the inputs `held` and
-    `moving` and of the outputs.
+    `moving` and of the outputs. The last blocks are those of `temporary` intermediates, several in each.
     """
 
     plan: Plan
@@ -59,6 +60,7 @@ class PlacedPlan:
     moving: tuple[str, ...] = ()
     output_views: tuple[OutputView, ...] = ()
     shared: tuple[str, ...] = ()
+    temporary: tuple[tuple[str, ...], ...] = ()
 
     @property
     def in_place(self) -> Mapping[str, str]:
@@ -72,7 +74,7 @@ class PlacedPlan:
 
     @property
     def fresh(self) -> tuple[int, ...]:
-        """Numbers of the output blocks, which each run allocates."""
+        """Numbers of blocks that runs allocate: outputs, then intermediates."""
         return tuple(range(2 + len(self.shared) + len(self.held) + len(self.moving), len(self.sizes)))
 
     def upload(self, images: ConstantImages, write: Callable[[BlockAddress, Array], None]) -> None:
@@ -94,12 +96,13 @@ def place_over_blocks(
     shared: Sequence[str] = (),
     bound_once: bool = True,
     inside: tuple[Collection[str], Collection[str]] = ((), ()),
+    temporary: Sequence[Sequence[str]] = (),
 ) -> PlacedPlan:
     """Return a plan over external buffers.
 
-    `held` are inputs that rarely move, `shared` buffers of constants. Library routines that are `bound_once` touch
-    copies of buffers that move. Inputs and outputs `inside` get no block; the caller copies them. An output in place
-    of an input lies in the input's block.
+    `held` are inputs that rarely move, `shared` buffers of constants; each list of `temporary` intermediates has a
+    block. Library routines that are `bound_once` touch copies of buffers that move. Inputs and outputs `inside` get no
+    block; the caller copies them. An output in place of an input lies in the input's block.
     """
     buffers = {name: plan.storages[name].buffer for name in (*plan.inputs, *plan.outputs)}
     kept = {plan.storages[name].buffer for name in plan.constants}
@@ -113,17 +116,21 @@ def place_over_blocks(
     staged = _staged_buffers(plan, moving, bound_once)
     waits = _dependencies(plan, separate_buffers=True)
     outer = blocks | {buffer: number for number, buffer in enumerate(shared, 2)}
-    places, sizes = _place_inside(plan, kept, outer, staged, waits)
+    own = {name: number for number, names in enumerate(temporary, first + len(blocks)) for name in names}
+    places, sizes = _place_inside(plan, kept, outer, staged, own, waits)
     copied = [buffers[name] for name in moving_inputs if buffers[name] in staged]
     before = [_copy(plan, blocks, places, buffer, inwards=True) for buffer in copied]
     written = {b for b in blocks if b not in {buffers[name] for name in plan.inputs}}
     changed = written | {buffers[name] for name in plan.in_place}
     after = [_copy(plan, blocks, places, b, inwards=False) for b in blocks if b in staged and b in changed]
-    nbytes = (*sizes, *(plan.buffers[b].nbytes for b in (*shared, *blocks)))
+    known = (plan.buffers[b].nbytes for b in (*shared, *blocks))
+    nbytes = (*sizes[:2], *known, *sizes[2:])
     launched = _sequence(plan, places, nbytes, first + len(held_inputs), waits)
     sequence = evolve(launched, before=tuple(before), after=tuple(after))
     views = tuple(_output_views(plan, blocks, places, written))
-    return PlacedPlan(plan, sequence, places, held_inputs, moving_inputs, views, tuple(shared))
+    return PlacedPlan(
+        plan, sequence, places, held_inputs, moving_inputs, views, tuple(shared), tuple(map(tuple, temporary))
+    )
 
 
 def _dependencies(plan: Plan, separate_buffers: bool = False) -> LaunchDependencies | None:
@@ -153,14 +160,17 @@ def _place_inside(
     kept: Collection[str],
     blocks: Mapping[str, int],
     staged: Collection[str],
+    own: Mapping[str, int],
     waits: LaunchDependencies | None,
-) -> tuple[dict[str, BlockAddress], tuple[int, int]]:
-    """Place constants one after another, and share the scratch block among the intermediates; with
-    concurrent launches, so that they get no further dependencies.
+) -> tuple[dict[str, BlockAddress], tuple[int, ...]]:
+    """Return places inside, and the bytes of constants, of scratch memory and of the blocks `own` to intermediates.
+
+    Constants lie one after another. Intermediates share memory, with concurrent launches so that these get no further
+    dependencies.
     """
     places: dict[str, BlockAddress] = {}
     end = 0
-    scratch: dict[str, int] = {}
+    inside: dict[int, dict[str, int]] = {number: {} for number in (SCRATCH, *own.values())}
     for name, place in plan.buffers.items():
         if name in blocks and name not in staged:
             places[name] = BlockAddress(blocks[name])
@@ -168,14 +178,20 @@ def _place_inside(
             places[name] = BlockAddress(CONSTANTS, end)
             end += align_bytes(place.nbytes)
         else:
-            scratch[name] = place.nbytes
+            inside[own.get(name, SCRATCH)][name] = place.nbytes
     if waits is None:
-        lifetimes = lifetimes_of(plan, plan.inputs, plan.outputs, plan.constants, plan.storages)
-        inside, total = place_buffers(scratch, lifetimes | dict.fromkeys(staged, Lifetime(-1, len(plan.steps))))
+        whole = dict.fromkeys(staged, Lifetime(-1, len(plan.steps)))
+        lifetimes = lifetimes_of(plan, plan.inputs, plan.outputs, plan.constants, plan.storages) | whole
+        place_all = partial(place_buffers, lifetimes=lifetimes)
     else:
-        inside, total = place_buffers(scratch, concurrent_lifetimes(plan, waits) | dict.fromkeys(staged, WHOLE_RUN))
-    places |= {key: BlockAddress(SCRATCH, placement.offset) for key, placement in inside.items()}
-    return places, (end, total)
+        concurrent = concurrent_lifetimes(plan, waits) | dict.fromkeys(staged, WHOLE_RUN)
+        place_all = partial(place_buffers, lifetimes=concurrent)
+    sizes = [end]
+    for number, held in inside.items():
+        found, total = place_all(held)
+        places |= {key: BlockAddress(number, placement.offset) for key, placement in found.items()}
+        sizes.append(total)
+    return places, tuple(sizes)
 
 
 def _copy(

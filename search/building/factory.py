@@ -12,7 +12,7 @@ from typing import Any
 
 from attrs import frozen
 
-from ...backends.cuda import compile_kernel
+from ...backends.compilers import compile_kernel
 from ...backends.source import unrolled_statements
 from ...ir import CutsError, KernelFunction, Pruning, Schedule
 from ...passes import (

@@ -11,7 +11,7 @@ from math import inf
 
 from attrs import frozen
 
-from ...backends.cuda import begin_compiling
+from ...backends.compilers import begin_compiling
 from ...ir import Pruning, Schedule
 from ...passes.schedule import make_space
 from ..building import BuildResult, Factory, ScoredCandidate, Worker, build_arguments, max_statements_of

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from attrs import field, frozen
 
-from ...backends.cuda import toolchains
+from ...backends.compilers import toolchains
 from ...ir import BackendError, FusedGroup, Schedule, Storage, Target, parse_ir, print_ir, use_former_keywords
 from ...store import describe, digest
 

@@ -29,6 +29,8 @@ class FakeDriver(FakeBindings):
     """
 
     fronts: list[list[int]] | None = None
+    captured: list[Any] | None = None
+    CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2)
 
     CUmemorytype = SimpleNamespace(CU_MEMORYTYPE_DEVICE=2)
     CUDA_KERNEL_NODE_PARAMS = Params
@@ -52,6 +54,20 @@ class FakeDriver(FakeBindings):
             return (2,) if name in self.fails else call(*arguments)
 
         return count_call
+
+    def _cuStreamBeginCapture(self, stream: int, mode: int) -> tuple[int]:
+        self.captured = []
+        return (0,)
+
+    def _cuStreamEndCapture(self, stream: int) -> tuple[int, list[Any] | None]:
+        found, self.captured = self.captured, None
+        return 0, found
+
+    def _cuLaunchKernel(self, function: str, *rest: Any) -> tuple[int]:
+        if self.captured is None:
+            return super()._cuLaunchKernel(function, *rest)
+        self.captured.append(self._kernel(function, rest[-2]))
+        return (0,)
 
     def _cuGraphCreate(self, flags: int) -> tuple[int, list[Any]]:
         return 0, []

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from attrs import evolve
-from cuts.backends.cuda.compile import compile_kernels
+from cuts.backends.compilers.cubins import compile_kernels
 from cuts.backends.device import Array, Buffer, Device, Launch, MemoryPart, Pointer, Timing
 from cuts.backends.devices import find_target
 from cuts.backends.library.routine import Routine

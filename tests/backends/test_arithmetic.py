@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cuts.backends.cuda.compile import find_toolchain
+from cuts.backends.compilers.cubins import find_toolchain
 from cuts.backends.devices import find_target
 from cuts.backends.source.dialect.arithmetic import arithmetic_helpers
 from cuts.backends.source.dialect.dialects import CUDA, DIALECTS

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuts.backends.cuda import compile as cuda_compile
+from cuts.backends.compilers import Cubin
+from cuts.backends.compilers import cubins as cuda_compile
 from cuts.backends.cuda import driver as cuda_driver
 from cuts.backends.cuda import query
 from cuts.backends.cuda.bindings import BindingsDriver
-from cuts.backends.cuda.compile import Cubin
 from cuts.backends.cuda.transfers import CudaTransfers
 from cuts.backends.device import Pointer
 from cuts.backends.devices import find_target, open_device
@@ -54,7 +54,7 @@ def double(a: int, c: int) -> None:
 
 
 KERNELS: Mapping[str, Callable[..., None]] = {"k_add": add, "k_double": double}
-CACHED_FUNCTIONS = (cuda_driver.driver, cuda_driver.open_context, query.query_target)
+CACHED_FUNCTIONS = (cuda_driver.driver, query.query_target)
 
 
 @pytest.fixture
@@ -140,8 +140,8 @@ def test_times_come_from_events(bindings: FakeBindings) -> None:
 def test_event_reports_whether_device_has_reached_it(bindings: FakeBindings) -> None:
     open_device(find_target("cuda:sm_90"))
     driver = cuda_driver.driver()
-    event = driver.Event()
-    event.record(driver.Stream())
+    event = driver.event()
+    event.record(driver.stream())
     assert event.query()
     bindings.busy = True
     assert not event.query()
@@ -160,8 +160,8 @@ def test_the_device_says_what_it_is(bindings: FakeBindings) -> None:
 def test_missing_packages_are_named_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     for each in (*CACHED_FUNCTIONS, cuda_driver.import_driver):
         each.cache_clear()
-    monkeypatch.setattr(cuda_driver, "import_module", missing)
     monkeypatch.setattr(cuda_driver, "BindingsDriver", lambda: missing("cuda"))
+    monkeypatch.setattr(cuda_driver, "PycudaDriver", lambda: missing("pycuda"))
     with pytest.raises(BackendError, match="cuda-bindings or PyCUDA") as caught:
         cuda_driver.driver()
     assert caught.value.hint == "pip install 'cuts-compiler[cuda]'"
@@ -172,15 +172,30 @@ def test_the_bindings_have_what_is_asked_for() -> None:
     cu = pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
     driver = BindingsDriver(cu)
     texts = [path.read_text() for path in Path(query.__file__).parent.glob("*.py")]
-    attributes = {name for text in texts for name in re.findall(r'ask\("(\w+)"|\bdevice_attribute, "(\w+)"', text)}
+    attributes = {name for text in texts for name in re.findall(r'ask\("(\w+)"|\battribute\("(\w+)"', text)}
     names = {name for pair in attributes for name in pair if name} | {"COMPUTE_CAPABILITY_MAJOR"}
     assert "WARP_SIZE" in names
     for name in names:
-        assert getattr(driver.device_attribute, name) is not None
-    assert driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES is not None
+        assert getattr(driver.cu.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}") is not None
+    assert driver.cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES is not None
     calls = {name for text in texts for name in re.findall(r"\bcu\.(cu[A-Z]\w+)", text)}
     assert len(calls) > 25
     assert not [name for name in calls if not hasattr(cu, name)]
+
+
+def test_captured_launches_are_replayed(bindings: FakeDriver) -> None:
+    device = open_device(find_target("cuda:sm_90"))
+    plan = example_plan("cuda")
+    (loaded,) = device.build(plan.kernels[:1])
+    places = [Pointer(device.allocate(4 * SIZE)) for _ in range(3)]
+    device.upload(places[0], np.ones(SIZE, np.float32))
+    replay = device.capture(device.bind(loaded, plan.kernels[0], places))
+    found = np.ones(SIZE, np.float32)
+    device.download(found, places[2])
+    assert not found.any()
+    replay()
+    device.download(found, places[2])
+    assert (found == 1).all()
 
 
 def test_another_current_context_stays_so(bindings: FakeBindings) -> None:

@@ -16,7 +16,7 @@ from attrs import evolve
 from cuts.backends.ceilings.kernels import ATOM_WARPS, ATOMS, FMAS, atom_kernel
 from cuts.backends.ceilings.measurement import KERNELS, measure_ceilings
 from cuts.backends.ceilings.records import HEADROOM, calibrate_target, load_ceilings, save_ceilings
-from cuts.backends.cuda.compile import compile_kernel
+from cuts.backends.compilers.cubins import compile_kernel
 from cuts.backends.devices import find_target
 from cuts.backends.opencl.device import OpenCLDevice
 from cuts.cli.main import main

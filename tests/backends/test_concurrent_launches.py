@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 from cuts.backends import KernelCall, SequencePlan
-from cuts.backends.cuda.graph_nodes import GraphDriver
-from cuts.backends.cuda.graphs.programmatic_launch import PROGRAMMATIC_PORT
-from cuts.backends.cuda.handles import DriverCalls
+from cuts.backends.cuda.bindings import BindingsDriver, ModuleFunction
+from cuts.backends.cuda.graph_edges import PROGRAMMATIC_PORT
 from cuts.backends.cuda.launch_graph import CudaLaunchSequence
 from cuts.ir import KernelFunction
 from cuts.ir.errors import BackendError
@@ -27,7 +26,6 @@ class Recorder:
 
     CUDA_VERSION = 13000
     CUgraphEdgeData = staticmethod(partial(SimpleNamespace, from_port=0, to_port=0, type=0))
-    CUgraphNodeType = SimpleNamespace(CU_GRAPH_NODE_TYPE_KERNEL="kernel")
     CUgraphDependencyType = SimpleNamespace(CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC=1)
     CUDA_KERNEL_NODE_PARAMS = SimpleNamespace
 
@@ -57,26 +55,9 @@ class Recorder:
         self.edges |= {(former, params.func): (0, 0) for former in before or ()}
         return 0, params.func
 
-    def cuGraphGetEdges(self, graph: str, count: int) -> tuple[int]:
-        raise AssertionError("own edges are known")
-
-    def cuGraphRemoveDependencies(self, graph: str, before: Any, after: Any, data: Any, count: int) -> tuple[int]:
-        for pair in zip(before, after, strict=True):
-            del self.edges[pair]
-        return (0,)
-
     def cuGraphAddDependencies(self, graph: str, before: Any, after: Any, data: Any, count: int) -> tuple[int]:
         self.edges |= {(a, b): (d.from_port, d.type) for a, b, d in zip(before, after, data, strict=True)}
         return (0,)
-
-    def cuGraphNodeGetType(self, node: str) -> tuple[int, str]:
-        return 0, "other" if node.startswith("copy") else "kernel"
-
-    def cuGraphKernelNodeGetParams(self, node: str) -> tuple[int, Any]:
-        return 0, SimpleNamespace(func=node)
-
-    def cuFuncGetName(self, function: str) -> tuple[int, bytes]:
-        return 0, function.encode()
 
     def cuGraphInstantiate(self, graph: str, flags: int) -> tuple[int, str]:
         return 0, "executable"
@@ -99,8 +80,9 @@ def record_launches(
     plan = SequencePlan(
         (), 0, calls, tuple((number, 0) for number in range(len(names))), waits=tuple(map(tuple, waits))
     )
-    graphs = GraphDriver(recorder, DriverCalls(recorder).check, 16, arch, lambda: pytest.fail("no routine"))
-    replay = CudaLaunchSequence(graphs, plan, kernels, names).replay([], 7, keep=plan)
+    loaded = [ModuleFunction(name, None) for name in names]
+    made = CudaLaunchSequence(BindingsDriver(recorder), arch, plan, kernels, loaded, lambda: pytest.fail("no routine"))
+    replay = made.replay([], 7, keep=plan)
     replay()
     assert recorder.launched == 1
     return recorder

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 from cuts.backends.compiler_diagnostics import compile_error, first_fault
-from cuts.backends.cuda import compile as cuda_compile
-from cuts.backends.cuda.compile import Cubin, Toolchain, compile_kernel, compile_kernels, find_toolchain
-from cuts.backends.cuda.compilers.nvcc import run_nvcc
-from cuts.backends.cuda.compilers.nvrtc import nvrtc_options
+from cuts.backends.compilers import cubins as cuda_compile
+from cuts.backends.compilers.cubins import Cubin, Toolchain, compile_kernel, compile_kernels, find_toolchain
+from cuts.backends.compilers.nvcc import run_nvcc
+from cuts.backends.compilers.nvrtc import nvrtc_options
 from cuts.ir.compiled import Argument, KernelFunction
 from cuts.ir.errors import BackendError, UsageError
 from cuts.ir.types import DType
@@ -173,7 +173,7 @@ Remark: The warnings can be suppressed with "-diag-suppress <warning-number>"
 def test_cubin_of_an_earlier_version_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Entries of earlier versions are a digest, the report, and the code."""
     tool = Toolchain("nvrtc", "13.0", lambda *_: pytest.fail("it is compiled again"))
-    monkeypatch.setattr("cuts.backends.cuda.compile.find_toolchain", lambda arch: tool)
+    monkeypatch.setattr("cuts.backends.compilers.cubins.find_toolchain", lambda arch: tool)
     cubin = Cubin(b"\x7fELF\n", 12, 256, warnings=("idle",))
     content = json.dumps(cubin.report).encode() + b"\n" + cubin.code
     folder = tmp_path / "cache" / "cubin"

@@ -5,7 +5,6 @@ The calls that PyCUDA gets.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from threading import get_ident
 from types import SimpleNamespace
 from typing import Any
@@ -13,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends.cuda import compile as cuda_compile
+from cuts.backends.compilers import Cubin
+from cuts.backends.compilers import cubins as cuda_compile
 from cuts.backends.cuda import device as cuda
 from cuts.backends.cuda import driver as cuda_driver
 from cuts.backends.cuda import query as cuda_device
-from cuts.backends.cuda.compile import Cubin
-from cuts.backends.cuda.driver import current_device
+from cuts.backends.cuda.pycuda_driver import PycudaDriver
 from cuts.backends.devices import find_target
 from cuts.ir.errors import BackendError, CutsError
 from cuts.runtime.session import Session
@@ -103,10 +102,13 @@ class DriverError(Exception):
     """Error that PyCUDA raises."""
 
 
+DEVICE_FACTS = {"name": "Fake GPU"}
+
+
 def fake_driver(memory: Memory) -> Any:
     """Return the part of `pycuda.driver` that we call."""
     device = SimpleNamespace(
-        name=lambda: "Fake GPU",
+        name=lambda: DEVICE_FACTS["name"],
         compute_capability=lambda: (9, 0),
         get_attribute=ATTRIBUTES.__getitem__,
     )
@@ -143,14 +145,20 @@ def fake_driver(memory: Memory) -> Any:
     )
 
 
+def make_pycuda_driver(calls: Any) -> PycudaDriver:
+    """Return PyCUDA's driver with its context current in this thread."""
+    driver = PycudaDriver(calls)
+    driver._context, driver._device, driver._home = None, calls.Context.get_device(), get_ident()
+    return driver
+
+
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
     """Install a fake GPU's memory, without PyCUDA and compilers."""
     memory = Memory()
-    driver = fake_driver(memory)
+    driver = make_pycuda_driver(fake_driver(memory))
     for module in (cuda, cuda_device, cuda_driver):
         monkeypatch.setattr(module, "driver", lambda: driver)
-    monkeypatch.setattr(cuda_driver, "open_context", lambda: (None, get_ident()))
     monkeypatch.setattr(cuda_compile, "compile_kernels", lambda kernels, arch: tuple(Cubin(b"code") for _ in kernels))
     return memory
 
@@ -210,7 +218,9 @@ def test_another_thread_enters_the_context(memory: Memory, monkeypatch: pytest.M
     session = Session(example_plan("cuda"))
     log: list[str] = []
     context = SimpleNamespace(push=lambda: log.append("push"), pop=lambda: log.append("pop"))
-    monkeypatch.setattr(cuda_driver, "open_context", lambda: (context, get_ident() + 1))
+    driver = session.device._driver  # type: ignore[attr-defined]
+    monkeypatch.setattr(driver, "_context", context)
+    monkeypatch.setattr(driver, "_home", get_ident() + 1)
     session.run({"x": random_x()})
     assert log[0] == "push"
     assert log.count("push") == log.count("pop")
@@ -278,33 +288,6 @@ def test_launches_are_timed_between_events_on_busy_device(memory: Memory) -> Non
     assert memory.log == ["flush"] * 6
 
 
-def test_a_recorded_graph_is_replayed(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-
-    def call(name: str, value: object = "") -> Callable[..., tuple[object, ...]]:
-        def answer(*_: object) -> tuple[object, ...]:
-            calls.append(name)
-            return 0, value
-
-        return answer
-
-    names = ("cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiate", "cuGraphDestroy", "cuGraphLaunch")
-    bindings = SimpleNamespace(
-        CUstream=int,
-        CUstreamCaptureMode=SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2),
-        **{n: call(n, n) for n in names},
-    )
-    device = Session(example_plan("cuda")).device
-    monkeypatch.setattr(device, "_cu", bindings)
-    monkeypatch.setattr(device._driver, "check", lambda result: result[-1], raising=False)  # type: ignore[attr-defined]
-    monkeypatch.setattr(device._stream, "raw", 7, raising=False)  # type: ignore[attr-defined]
-    replay = device.capture(lambda: memory.log.append("run"))
-    replay()
-    replay()
-    assert calls == [*names, "cuGraphLaunch"]
-    assert memory.log == ["run"]
-
-
 def test_a_failing_kernel_says_what_to_do(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session(example_plan("cuda"))
 
@@ -338,7 +321,7 @@ def test_the_device_is_described_by_what_it_reports(memory: Memory) -> None:
 def test_measured_cache_describes_the_device(
     memory: Memory, monkeypatch: pytest.MonkeyPatch, name: str, sms: int, bandwidth: float
 ) -> None:
-    monkeypatch.setattr(current_device(), "name", lambda: name)
+    monkeypatch.setitem(DEVICE_FACTS, "name", name)
     monkeypatch.setitem(ATTRIBUTES, "MULTIPROCESSOR_COUNT", sms)
     cuda_device.query_target.cache_clear()
     target = find_target("cuda:device")

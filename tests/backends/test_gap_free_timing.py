@@ -5,17 +5,16 @@ Time in which the device waits for the host is no part of a sample.
 
 from __future__ import annotations
 
-from threading import get_ident
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from cuts.backends.cuda import device as cuda
-from cuts.backends.cuda import driver as cuda_driver
 from cuts.backends.cuda.device import CudaDevice
-from cuts.backends.cuda.gap_free_timing import MAX_EXTRA_SAMPLES, MAX_HOLD_PIECES, GapFreeSampler
 from cuts.backends.device import Buffer, Pointer
 from cuts.backends.devices import find_target
+from cuts.backends.gap_free_timing import MAX_EXTRA_SAMPLES, MAX_HOLD_PIECES, GapFreeSampler
 
 #: Milliseconds that the device takes for a flush, a copy and the kernel.
 FLUSH, COPY, KERNEL = 40e-3, 2e-3, 5e-3
@@ -70,19 +69,18 @@ class Event:
 
 def device_of(clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
     """Return a device whose driver enqueues on these clocks."""
-    gpu = SimpleNamespace(name=lambda: "Fake GPU", compute_capability=lambda: (9, 0))
     driver = SimpleNamespace(
         Error=RuntimeError,
-        Event=lambda: Event(clocks),
-        Stream=lambda: SimpleNamespace(handle=77),
-        Context=SimpleNamespace(get_device=lambda: gpu),
-        mem_alloc=lambda nbytes: 0,
-        memset_d32_async=clocks.flush,
-        memcpy_dtod_async=clocks.copy,
+        name=lambda: "Fake GPU",
+        capability=lambda: (9, 0),
+        current=nullcontext,
+        event=lambda: Event(clocks),
+        stream=lambda: SimpleNamespace(handle=77),
+        allocate=lambda nbytes: 0,
+        zero_words=clocks.flush,
+        copy=clocks.copy,
     )
-    for module in (cuda, cuda_driver):
-        monkeypatch.setattr(module, "driver", lambda: driver)
-    monkeypatch.setattr(cuda_driver, "open_context", lambda: (None, get_ident()))
+    monkeypatch.setattr(cuda, "driver", lambda: driver)
     return CudaDevice(find_target("cuda:sm_90"))
 
 

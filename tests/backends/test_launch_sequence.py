@@ -128,27 +128,6 @@ def test_branches_run_between_first_and_last_copies(
     assert floats(x).tolist() == [2, 3, 4, 5] and floats(y).tolist() == [4] * 4 and floats(copy).tolist() == [2] * 4
 
 
-def test_waiting_kernels_of_a_sequence_are_placed_early(
-    chain: Any, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The rules are those of a session's recording (`test_overlap.py`).
-
-    They apply before the graph is made executable.
-    """
-    changed: list[tuple[object, str, bool]] = []
-
-    def overlap(graph: object, cu: FakeDriver, checked: object, arch: str, edges: object) -> None:
-        changed.append((graph, arch, "cuGraphInstantiate" in cu.calls))
-
-    monkeypatch.setattr(cuda_graphs, "enable_programmatic_launch", overlap)
-    memory = Memory()
-    ours = fixed_buffers(memory, 1, 2, 3, 4)
-    for _ in range(2):
-        chain.launch(ours, (memory.new(1, 1, 1, 1), memory.new(), memory.new()), 7)
-    ((graph, arch, instantiated),) = changed
-    assert graph and arch == "sm_90" and not instantiated
-
-
 def test_recorded_launch_uses_the_given_memory(chain: Any, driver: FakeDriver) -> None:
     memory = Memory()
     ours, x, y, copy = fixed_buffers(memory, 1, 2, 3, 4), memory.new(1, 1, 1, 1), memory.new(), memory.new()
@@ -163,7 +142,12 @@ def test_recorded_launch_uses_the_given_memory(chain: Any, driver: FakeDriver) -
 
 
 class RecordingDriver(FakeDriver):
-    """Driver whose stream 9 records a graph, whose last node is `front`."""
+    """Driver whose stream 9 records a graph, whose last node is `front`.
+
+    `early` has the edges with properties.
+    """
+
+    CUgraphDependencyType = SimpleNamespace(CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC=1)
 
     CUDA_VERSION = 13000
     CUgraphEdgeData = SimpleNamespace
@@ -173,11 +157,16 @@ class RecordingDriver(FakeDriver):
         super().__init__({"add": add, "double": double})
         self.recorded: list[Any] = [lambda: None]
         self.front: list[int] = [0]
+        self.early: list[tuple[int, int]] = []
 
     def _cuStreamGetCaptureInfo(self, stream: int) -> tuple[Any, ...]:
         if stream != 9:
             return 0, 0, 0, None, [], [], 0
         return 0, 1, 5, self.recorded, self.front, [], len(self.front)
+
+    def _cuGraphAddDependencies(self, graph: Any, before: Any, after: Any, data: Any, count: int) -> tuple[int]:
+        self.early += [(a, b) for a, b in zip(before, after, strict=True)]
+        return (0,)
 
     def _cuStreamUpdateCaptureDependencies(
         self, stream: int, nodes: list[int], edges: list[Any], count: int, flags: int
@@ -187,10 +176,8 @@ class RecordingDriver(FakeDriver):
         return (0,)
 
 
-def test_recorded_launches_have_the_edges_of_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_launches_have_the_edges_of_a_graph() -> None:
     """The first one follows the nodes of the graph's owner."""
-    found: list[tuple[object, object]] = []
-    monkeypatch.setattr(cuda_graphs, "enable_programmatic_launch", lambda graph, *_: found.append((graph, _[-1])))
     driver, memory = RecordingDriver(), Memory()
     chain = CudaSequenceLauncher(find_target("cuda:sm_90"), 0, driver).load(PLAN, KERNELS, (b"one", b"two"))
     ours, x, y, copy = fixed_buffers(memory, 1, 2, 3, 4), memory.new(1, 1, 1, 1), memory.new(), memory.new()
@@ -198,7 +185,7 @@ def test_recorded_launches_have_the_edges_of_a_graph(monkeypatch: pytest.MonkeyP
     external = memory.new()
     chain.launch_captured((ours[0], memory.new(), ours[2]), (memory.new(2, 2, 2, 2), external, copy), 9)
     assert driver.front == [3] and "cuLaunchKernel" not in driver.calls
-    assert found[1] == (driver.recorded, [(1, 2), (2, 3)])
+    assert driver.early == []
     driver._cuGraphLaunch(driver.recorded, 9)
     assert floats(external).tolist() == [6, 8, 10, 12]
     chain.launch(ours, (x, external, copy), 7)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -53,7 +54,9 @@ def device() -> Device:
     return OpenCLDevice(find_target("opencl"))
 
 
-def run(device: Device, kernels: list[KernelFunction], start: int = 0) -> list[Any]:
+def run(
+    device: Device, kernels: list[KernelFunction], start: int = 0, binaries: Sequence[bytes | None] = ()
+) -> list[Any]:
     """Run each kernel on 64 ints from element `start` on.
 
     Results follow the inputs in the same buffer.
@@ -61,7 +64,7 @@ def run(device: Device, kernels: list[KernelFunction], start: int = 0) -> list[A
     buffer = device.allocate(4 * (start + 128))
     data = np.arange(64, dtype=np.int32)
     results = []
-    for kernel, loaded in zip(kernels, device.build(kernels), strict=True):
+    for kernel, loaded in zip(kernels, device.build(kernels, binaries), strict=True):
         device.upload(Pointer(buffer, 4 * start), data)
         device.bind(loaded, kernel, [Pointer(buffer, 4 * start), Pointer(buffer, 4 * (start + 64))])()
         out = np.empty(64, np.int32)
@@ -104,6 +107,26 @@ def test_incompatible_kernels_are_built_one_by_one(device: Device) -> None:
         copy_kernel("k1", macro.format("b", "-x"), "y[i] = helper(x[i]);"),
     ]
     assert [int(result[5]) for result in run(device, kernels)] == [5, -5]
+
+
+@needs_opencl
+def test_binaries_of_the_device_need_no_compiler(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = [copy_kernel("k0"), copy_kernel("k1", body="y[i] = 7;"), copy_kernel("k2", HELPER.replace("2 *", "3 *"))]
+    binaries = device.binaries(kernels)
+    assert [code is not None for code in binaries] == [True, False, True], "two programs"
+    built: list[str] = []
+    compile_ = OpenCLDevice._program
+    monkeypatch.setattr(OpenCLDevice, "_program", lambda self, text: built.append(text) or compile_(self, text))
+    loaded = device.build(kernels, binaries)
+    assert not built and loaded[0] is loaded[1] is not loaded[2]
+    assert [int(result[5]) for result in run(device, kernels, binaries=binaries)] == [10, 7, 15]
+    monkeypatch.setenv("POCL_MAX_WORK_GROUP_SIZE", "512")  # another compilation: binaries of the first are not taken
+    other = OpenCLDevice(find_target("opencl"))
+    assert [int(result[5]) for result in run(other, kernels, binaries=binaries)] == [10, 7, 15]
+    assert len(built) == 2
+    damaged = [code and code[:64] + b"no program" for code in binaries]
+    assert [int(result[5]) for result in run(device, kernels, binaries=damaged)] == [10, 7, 15]
+    assert len(built) == 4
 
 
 @needs_opencl

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from attrs import evolve
-from cuts.backends.cuda.compile import compile_kernel
+from cuts.backends.compilers.cubins import compile_kernel
 from cuts.backends.targets import descriptions
 from cuts.ir.machine import MMA_INSTRUCTIONS
 from cuts.passes.lowering import extract, lower

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 from attrs import frozen
-from cuts.backends.cuda.compile import compile_kernels
+from cuts.backends.compilers.cubins import compile_kernels
 from cuts.backends.source import emit
 from cuts.backends.targets import Description, descriptions
 from cuts.ir import CompileOptions, DType, Graph, Node, PrecisionName, Target, TensorType

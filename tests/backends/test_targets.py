@@ -170,7 +170,7 @@ class Machine:
         self.listed.mkdir()
         monkeypatch.setattr(devices, "_LISTED_GPUS", self.listed)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        self.answer("query_target", BackendError("no driver", hint="install it"))
+        self.answer("cuda.query_target", BackendError("no driver", hint="install it"))
 
     def answer(self, call: str, answer: object) -> None:
         """Let a query of CUDA return a value, or raise an error."""
@@ -180,12 +180,12 @@ class Machine:
                 raise answer
             return answer
 
-        self.patch.setattr(f"cuts.backends.cuda.{call}", respond)
+        self.patch.setattr(f"cuts.backends.{call}", respond)
 
     def has_gpu(self, alias: str) -> None:
         (self.listed / "0000:01:00.0").mkdir()
-        self.answer("query_target", find_target(alias))
-        self.answer("find_toolchain", "a compiler")
+        self.answer("cuda.query_target", find_target(alias))
+        self.answer("compilers.find_toolchain", "a compiler")
 
 
 @pytest.fixture
@@ -205,7 +205,7 @@ def test_a_gpu_is_taken_and_named(machine: Machine) -> None:
     assert find_target("auto").arch == "sm_80"
 
 
-@pytest.mark.parametrize("call", ["query_target", "find_toolchain"])
+@pytest.mark.parametrize("call", ["cuda.query_target", "compilers.find_toolchain"])
 def test_a_gpu_without_its_packages_is_left_out(machine: Machine, call: str) -> None:
     machine.has_gpu("cuda:a100")
     machine.answer(call, BackendError("it is missing", hint="pip install it"))
@@ -221,7 +221,7 @@ def test_a_build_and_a_command_take_the_gpu(
     machine.has_gpu("cuda:a100")
     type_ = TensorType(DType.F32, (2, 4))
     graph = Graph("relu", ("x",), ("y",), {"x": type_, "y": type_}, (Node("relu_y", "relu", ("x",), ("y",)),))
-    monkeypatch.setattr("cuts.backends.cuda.toolchains", lambda: ())
+    monkeypatch.setattr("cuts.backends.compilers.toolchains", lambda: ())
     assert cuts.build(graph).target.name == "NVIDIA A100"
     cuts.save_graph(graph, tmp_path / "relu.json")
     assert main(["compile", str(tmp_path / "relu.json"), "-o", str(tmp_path / "plan")]) == 0

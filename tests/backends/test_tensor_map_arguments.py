@@ -5,7 +5,6 @@ They are encoded for an address, again where a tensor moves, and stored in plans
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 
 import pytest
@@ -16,9 +15,8 @@ from cuts.backends.cuda.arguments import (
     MAP_BYTES,
     PackedParameters,
     encode_tensor_map,
-    pack_parameters,
-    parameter_kinds,
 )
+from cuts.backends.cuda.bindings import CheckedCalls
 from cuts.ir import BackendError, TensorMap
 from cuts.ir.compiled import Argument, KernelFunction
 from cuts.ir.types import DType
@@ -45,15 +43,16 @@ def driver() -> FakeDriver:
 
 
 def test_a_map_is_encoded_by_the_driver(driver: FakeDriver) -> None:
+    cu = CheckedCalls(driver)
     strided = TensorMap("map1", "a", DType.BF16, (64, 8, 2), (128, 4096), (64, 8, 2), 128)
-    code = encode_tensor_map(strided, 4096, driver)
+    code = encode_tensor_map(strided, 4096, cu)
     assert len(code) == MAP_BYTES
     assert int.from_bytes(code[:8], "little") == 4096
     assert driver.log == [
         "map CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 [64, 8, 2] [128, 4096] [64, 8, 2] CU_TENSOR_MAP_INTERLEAVE_NONE "
         "CU_TENSOR_MAP_SWIZZLE_128B CU_TENSOR_MAP_L2_PROMOTION_L2_128B CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE"
     ]
-    encode_tensor_map(strided, 4096, driver)
+    encode_tensor_map(strided, 4096, cu)
     assert driver.calls["cuTensorMapEncodeTiled"] == 1
 
 
@@ -61,7 +60,7 @@ def test_a_walk_is_encoded_by_its_corners(driver: FakeDriver) -> None:
     walk = {"pixels": (14, 14), "starts": (-1, -1), "steps": (2, 2)}
     map_ = TensorMap("map1", "a", DType.F16, (64, 28, 28, 2), (128, 3584, 100352), (64, 96), 128, **walk)
     assert map_.ends == (-2, -2) and not map_.faults()
-    assert len(encode_tensor_map(map_, 4096, driver)) == MAP_BYTES
+    assert len(encode_tensor_map(map_, 4096, CheckedCalls(driver))) == MAP_BYTES
     assert driver.log[0].startswith(
         "walk CU_TENSOR_MAP_DATA_TYPE_FLOAT16 [64, 28, 28, 2] [-1, -1] [-2, -2] 64 96 [1, 2, 2, 1] "
     )
@@ -69,19 +68,16 @@ def test_a_walk_is_encoded_by_its_corners(driver: FakeDriver) -> None:
 
 def test_a_refused_map_is_one_clear_error(driver: FakeDriver) -> None:
     with pytest.raises(BackendError, match="refuses a tensor map of 't0' at 0x8"):
-        encode_tensor_map(MAP, 8, driver)
+        encode_tensor_map(MAP, 8, CheckedCalls(driver))
 
 
-def test_maps_are_parameters_by_value() -> None:
-    assert parameter_kinds(KERNEL) == "128sP"
-    mixed = evolve(KERNEL, arguments=KERNEL.arguments[::-1] * 2)
-    assert parameter_kinds(mixed) == "P56x128sP56x128s"  # a map begins at a multiple of 64 bytes
-    assert struct.calcsize(parameter_kinds(mixed)) == 3 * 64 + 192
-    packed = pack_parameters((bytes(range(128)), 7))
+def test_maps_are_parameters_by_value(driver: FakeDriver) -> None:
+    packed = PackedParameters(KERNEL, CheckedCalls(driver))
+    packed.set((4096, 7))
     assert packed.places[1] - packed.places[0] == MAP_BYTES
-    assert packed.values[16] == 7
-    assert bytes(packed.values)[:128] == bytes(range(128))
-    assert len(PackedParameters([]).pointers) == 1
+    assert (packed.values[0], packed.values[16]) == (4096, 7)
+    nothing = evolve(KERNEL, arguments=())
+    assert len(PackedParameters(nothing, CheckedCalls(driver)).pointers) == 1
 
 
 def test_a_map_follows_a_moved_tensor(driver: FakeDriver) -> None:

@@ -84,7 +84,7 @@ def test_missing_operations_are_listed(tmp_path: Path, capsys: pytest.CaptureFix
 def test_plans_differ_by_kernel(
     model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cuts.backends.cuda.toolchains", lambda: ())
+    monkeypatch.setattr("cuts.backends.compilers.toolchains", lambda: ())
     for folder, options in {"a": ["--mode", "mixed"], "b": ["--mode", "no-fusion"], "c": ["--mode", "mixed"]}.items():
         assert main(["compile", model, "--target", "cuda:sm_90", "-o", folder, *options]) == 0
     values = values_of(capsys, "compare", "a", "c")

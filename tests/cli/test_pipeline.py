@@ -76,7 +76,7 @@ def test_a_budget_that_ends_keeps_the_plan(cuts: Cuts, tmp_path: Path) -> None:
 def test_no_user_text_reaches_kernel_source(
     cuts: Cuts, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cuts.backends.cuda.toolchains", lambda: ())
+    monkeypatch.setattr("cuts.backends.compilers.toolchains", lambda: ())
     text = json.dumps(MODEL)
     for name in ("tiny", "x", "w", "h", "y", "mm", "act"):
         text = text.replace(json.dumps(name), json.dumps(f"{name} {NASTY}"))
@@ -98,7 +98,7 @@ def test_cuda_sources_come_with_cubins(cuts: Cuts, tmp_path: Path) -> None:
 
 
 def test_without_a_toolchain_there_are_sources(cuts: Cuts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cuts.backends.cuda.toolchains", lambda: ())
+    monkeypatch.setattr("cuts.backends.compilers.toolchains", lambda: ())
     result = cuts("compile", "graph.json", "--target", "cuda:sm_90", "-o", "p")
     assert result.code == 0
     assert "sources only" in result.err

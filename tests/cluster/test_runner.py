@@ -24,6 +24,7 @@ from cuts.cluster.plans.plan_file import ClusterPlan, save_cluster_plan
 from cuts.cluster.plans.ways import Way, columns
 from cuts.cluster.prediction.feasibility import fit
 from cuts.cluster.running import Runner
+from cuts.cluster.storage import mapped_files
 from cuts.cluster.storage.mover import Move, Mover
 from cuts.cluster.storage.store import open_store
 from cuts.ir.errors import BackendError, CutsError, PlanError, UsageError
@@ -277,13 +278,21 @@ def test_a_model_much_larger_than_its_memory_runs(tmp_path: Path) -> None:
     assert made.report.memory <= 1.2e6 < 4 * model.parameters / 3
 
 
-def test_host_memory_and_disk_share_a_folder(uninterrupted_run: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mapped", [False, True])
+def test_host_memory_and_disk_share_a_folder(
+    mapped: bool, uninterrupted_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = tmp_path.stat().st_dev
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"1 0 {os.major(device)}:{os.minor(device)} / / rw - {'tmpfs' if mapped else 'ext4'} x rw\n")
+    monkeypatch.setattr(mapped_files, "MOUNTS", mounts)
     compiled = kernels(MODEL, True, True)
     plan = ClusterPlan(MODEL, HERE, TRAINING[6], True)
     store = open_store(tmp_path / "sizes", MODEL, [0, 1, 2, 3], training=False)
     room = 2.2 * store.layer_bytes(0, training=True)
     made = Runner(plan, tmp_path / "disk", kernels=compiled, seed=3, host=(tmp_path / "host", room))
     first = made.train(1).losses
+    assert (made.mover.mapped.find(made.store.path("weights", 1)) is not None) == mapped
     made.close()
     again = Runner(plan, tmp_path / "disk", kernels=compiled, seed=3)  # it knows where its files are
     losses = first + again.train(3).losses

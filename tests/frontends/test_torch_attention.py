@@ -155,9 +155,9 @@ TRAINED_CASES: dict[str, tuple[int, int, int, int, dict[str, Any]]] = {
 
 
 @needs_opencl
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", TRAINED_CASES)
-def test_gradients_of_halves_are_those_of_doubles(name: str, dtype: Any) -> None:
+def test_gradients_are_those_of_doubles(name: str, dtype: Any) -> None:
     heads, groups, queries, keys, given = TRAINED_CASES[name]
     torch.manual_seed(1)
     given = dict(given)

@@ -82,6 +82,21 @@ def test_other_rows_stay_whole(shape: tuple[int, ...], axes: tuple[int, ...], ou
     assert after is before
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_rows_with_other_readers_are_left_to_clusters(again: bool) -> None:
+    whole = graph(
+        {"x": (3, 40000)},
+        op("m", "reduce_mean", "x", axes=(1,), keepdims=True),
+        op("d", "sub", "x", "m"),
+        op("s", "reduce_sum_square", "d", axes=(1,), keepdims=False),
+        op("y", "exp", "x"),
+        out="s y" if again else "s",
+    )
+    whole = whole if again else deviations((3, 40000), (1,))
+    before = eliminate_common_reductions(build_programs(whole, REGISTRY))
+    assert (block_variances(before, 8) is before) == again
+
+
 @needs_opencl
 @pytest.mark.parametrize(("shape", "axes"), [((8192, 4), (0,)), ((16, 4, 56, 56), (0, 2, 3))])
 def test_small_deviations_of_large_numbers_are_right(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:

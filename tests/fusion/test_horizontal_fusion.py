@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
-from attrs import evolve
+from attrs import evolve, frozen
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
 from cuts.compile.driver import build_graph
@@ -16,7 +17,9 @@ from cuts.ir.graph import Graph, Node
 from cuts.ir.schedule import Schedule
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
-from cuts.passes.costs import launch_schedules
+from cuts.passes.assemble import assemble_kernels
+from cuts.passes.context import CompileContext
+from cuts.passes.costs import AnalyticModel, LocalExecutor, Workload, launch_schedules
 from cuts.passes.costs.shared_launches import shared_launch_bound
 from cuts.passes.partitioning import horizontal_fusion
 from cuts.passes.partitioning.dependencies import levels
@@ -26,8 +29,8 @@ from cuts.passes.partitioning.horizontal_fusion import (
     launch_seconds,
 )
 from cuts.passes.partitioning.shared_launches import Launch, in_order
-from cuts.passes.pipeline import compile_graph
-from cuts.passes.schedule.selection.choose import Candidate
+from cuts.passes.pipeline import compile_graph, run_stages
+from cuts.passes.schedule.selection.choose import Candidate, choose
 from cuts.runtime import make_plan
 from cuts.tests.amounts import examples
 from hypothesis import HealthCheck, given, settings
@@ -88,6 +91,33 @@ def test_only_groups_with_common_readers_share_on_request() -> None:
         evolve(model, nodes=shared), REGISTRY, GPU, CompileOptions(horizontal_fusion="connected"), emit
     )
     assert [group["outputs"] for group in found.groups] == [["y0", "y1"], ["y2", "y3"]]
+
+
+@frozen
+class OtherWidths(AnalyticModel):
+    """Measured kernels whose blocks have as many threads as no other's."""
+
+    def schedule(self, kernels: Mapping[Hashable, Workload], share: float = 1.0) -> Mapping[Hashable, Candidate]:
+        found: dict[Hashable, Candidate] = {}
+        for key, kernel in kernels.items():
+            used = [c.features["threads"] for c in found.values()]
+            first, *others = choose(kernel.form, self.target, count=64)
+            wide = next(c for c in others if c.features["threads"] not in (*used, first.features["threads"]))
+            found[key] = evolve(wide, measured={"measured": 1e-6}, modelled=first.in_shared_launch(wide))
+        return found
+
+
+def test_measured_widths_keep_no_shared_launch() -> None:
+    """Launches are proposed by the cost model's schedules."""
+    shapes = {"r": (8, 64)} | {f"k{n}": (64, 16 + n) for n in range(3)}
+    model = graph(shapes, *(op(f"o{n}", "matmul", "r", f"k{n}") for n in range(3)), out="o0 o1 o2")
+    context = CompileContext(REGISTRY, GPU, CompileOptions(), emit, costs=OtherWidths(GPU, LocalExecutor()))
+    kernels = run_stages(model, context)
+    assert kernels is not None
+    found = assemble_kernels(kernels, context)
+    assert [found.kernels[step.kernel].source for step in found.steps] == [
+        kernel.source for kernel in compile_model(model).kernels
+    ]
 
 
 def test_a_loop_stays_whole_after_its_initial_values() -> None:

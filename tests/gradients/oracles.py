@@ -183,7 +183,10 @@ WITHOUT = {
         ("fourier_input", "fourier_filter", "fourier_output"), "a step of convolution by Fourier transforms"
     ),
     **dict.fromkeys(
-        ("mixed_radix", "mixed_radix_real", "twiddle", "chirp", "chirp_in", "chirp_product", "chirp_out"),
+        (
+            *("mixed_radix", "mixed_radix_real", "twiddle", "half_columns", "half_frequencies"),
+            *("chirp", "chirp_in", "chirp_product", "chirp_out"),
+        ),
         "a step of fast Fourier transforms, which have oracles",
     ),
     **dict.fromkeys(

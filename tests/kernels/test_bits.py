@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuts.backends.cuda import compile_kernel, toolchains
+from cuts.backends.compilers import compile_kernel, toolchains
 from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 from attrs import evolve
-from cuts.backends.cuda.compile import compile_kernel
+from cuts.backends.compilers.cubins import compile_kernel
 from cuts.ir import (
     Barrier,
     BulkFetch,

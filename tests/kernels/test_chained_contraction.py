@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends.cuda.compile import compile_kernels
+from cuts.backends.compilers.cubins import compile_kernels
 from cuts.backends.devices import find_target
 from cuts.compile.loading import spec_of_texts
 from cuts.ir.graph import Graph, Node

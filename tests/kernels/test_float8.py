@@ -10,7 +10,7 @@ import io
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends.cuda.compile import find_toolchain
+from cuts.backends.compilers.cubins import find_toolchain
 from cuts.backends.devices import find_target
 from cuts.backends.source.dialect.dialects import CUDA
 from cuts.compile.driver import build_graph

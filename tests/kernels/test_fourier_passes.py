@@ -15,9 +15,11 @@ from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph.graph import Array, Graph, Node
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry, evaluate_graph
+from cuts.passes.fusion.grouping.groups import Group
 from cuts.passes.graph import prune
 from cuts.passes.partitioning.algorithm_graphs import replace_node
 
+from ..fusion.build import group_builder
 from ..needs import needs_opencl
 
 REGISTRY = Registry.builtin()
@@ -121,6 +123,49 @@ def test_passes_are_one_kernel(op: str, shape: tuple[int, ...], attributes: dict
     assert _check(next(_graphs(op, shape, **attributes)), oracle) == 1
 
 
+def _chain(n: int, *steps: tuple[str, tuple[str, ...], dict[str, Any]]) -> Graph:
+    """Return steps on rows of `n` elements as a graph; transforms go through passes."""
+    types, nodes = {"x": TensorType(DType.F32, (6, n, 1))}, list[Node]()
+    for number, (op, inputs, attributes) in enumerate(steps):
+        nodes.append(Node(f"n{number}", op, inputs, (f"v{number}",), attributes))
+        (types[f"v{number}"],) = REGISTRY.instances.infer(nodes[-1], [types[name] for name in inputs])
+    graph = Graph("g", ("x",), (nodes[-1].outputs[0],), types, tuple(nodes))
+    for node in nodes:
+        if node.op in ("dft", "irdft"):
+            graph = replace_node(graph, node, "mixed_radix", REGISTRY.instances)
+    return prune(graph)
+
+
+@needs_opencl
+def test_pointwise_work_joins_passes() -> None:
+    """Real and imaginary parts are views; a norm reads both several times."""
+    graph = _chain(
+        128,
+        ("dft", ("x",), {"axis": 1, "onesided": True}),
+        *(("slice", ("v0",), {"starts": [p], "ends": [p + 1], "axes": [2]}) for p in range(2)),
+        *(("mul", (f"v{p}", f"v{p}"), {}) for p in (1, 2)),
+        ("add", ("v3", "v4"), {}),
+        ("mul", ("v5", "v5"), {}),
+        ("log1p", ("v6",), {}),
+    )
+    assert _check(graph, lambda x: np.log1p(np.abs(np.fft.rfft(x, axis=1)) ** 4)) == 1
+
+
+def test_views_lie_between_passes() -> None:
+    """Passes back read squares of some frequencies."""
+    graph = _chain(
+        128,
+        ("dft", ("x",), {"axis": 1, "onesided": True}),
+        ("slice", ("v0",), {"starts": [0], "ends": [33], "axes": [1]}),
+        ("mul", ("v1", "v1"), {}),
+        ("irdft", ("v2",), {"axis": 1}),
+    )
+    shop = group_builder(graph)
+    first, second, *middle, last = (name for name, unit in shop.units.items() if unit.reads and not unit.free)
+    found = shop.form(((first,), (second,), tuple(middle), (last,)))
+    assert isinstance(found, Group) and len(found.form.segments) == 4
+
+
 @needs_opencl
 def test_tensors_of_long_passes_share_a_buffer() -> None:
     """Threads hold the values of the middle pass until all have read."""
@@ -145,24 +190,27 @@ def test_four_steps_are_two_coalesced_kernels() -> None:
 
 
 LONG_ROWS = [
-    ((2, 10000, 2), {"axis": 1}, lambda x: _pairs(np.fft.fft(_complex(x), axis=1))),
-    ((9009, 3, 2), {"axis": 0, "inverse": True}, lambda x: _pairs(np.fft.ifft(_complex(x), axis=0))),
-    ((2, 9216, 1), {"axis": 1, "onesided": True}, lambda x: _pairs(np.fft.rfft(_complex(x), axis=1))),
+    ("dft", (2, 10000, 2), {"axis": 1}, lambda x: _pairs(np.fft.fft(_complex(x), axis=1))),
+    ("dft", (9009, 3, 2), {"axis": 0, "inverse": True}, lambda x: _pairs(np.fft.ifft(_complex(x), axis=0))),
+    ("dft", (2, 9216, 1), {"axis": 1, "onesided": True}, lambda x: _pairs(np.fft.rfft(_complex(x), axis=1))),
+    ("dft", (9009, 2, 1), {"axis": 0, "onesided": True}, lambda x: _pairs(np.fft.rfft(_complex(x), axis=0))),
+    ("irdft", (2, 4609, 2), {"axis": 1, "length": 9216}, lambda x: np.fft.irfft(_complex(x), 9216, axis=1)[..., None]),
+    ("irdft", (4505, 2, 2), {"axis": 0, "length": 9009}, lambda x: np.fft.irfft(_complex(x), 9009, axis=0)[..., None]),
 ]
 
 
-@pytest.mark.parametrize(("shape", "attributes", "oracle"), LONG_ROWS)
-def test_long_rows_take_four_steps(shape: tuple[int, ...], attributes: dict[str, Any], oracle: Any) -> None:
-    *_, graph = _graphs("dft", shape, **attributes)
+@pytest.mark.parametrize(("op", "shape", "attributes", "oracle"), LONG_ROWS)
+def test_long_rows_take_four_steps(op: str, shape: tuple[int, ...], attributes: dict[str, Any], oracle: Any) -> None:
+    *_, graph = _graphs(op, shape, **attributes)
     x = _numbers(shape)
     (found,) = evaluate_graph(graph, REGISTRY, {"x": x}).values()
     assert np.abs(found - oracle(x)).max() <= 3e-15 * np.abs(oracle(x)).max()
 
 
 @needs_opencl
-@pytest.mark.parametrize(("shape", "attributes", "oracle"), LONG_ROWS)
-def test_kernels_of_four_steps(shape: tuple[int, ...], attributes: dict[str, Any], oracle: Any) -> None:
-    *_, graph = _graphs("dft", shape, **attributes)
+@pytest.mark.parametrize(("op", "shape", "attributes", "oracle"), LONG_ROWS)
+def test_kernels_of_four_steps(op: str, shape: tuple[int, ...], attributes: dict[str, Any], oracle: Any) -> None:
+    *_, graph = _graphs(op, shape, **attributes)
     assert _check(graph, oracle) <= 3
 
 

@@ -13,7 +13,7 @@ import cuts
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends.cuda.compile import compile_kernel
+from cuts.backends.compilers.cubins import compile_kernel
 from cuts.backends.devices import find_target
 from cuts.ir import BulkFetch, Graph, Kernel, Node, Schedule, bulk_fetches
 from cuts.ir.kernel import loops

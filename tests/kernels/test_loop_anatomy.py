@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from attrs import frozen
-from cuts.backends.cuda.compile import compile_kernels
+from cuts.backends.compilers.cubins import compile_kernels
 from cuts.backends.devices import find_target
 from cuts.ir.types import DType
 from cuts.passes.lowering import extract, lower

@@ -10,7 +10,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends.cuda.compile import compile_kernels
+from cuts.backends.compilers.cubins import compile_kernels
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
 from cuts.ir import MMA_INSTRUCTIONS, PERSISTENT, WITH_PRODUCER

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuts.backends.cuda.compile import compile_kernels
+from cuts.backends.compilers.cubins import compile_kernels
 from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec

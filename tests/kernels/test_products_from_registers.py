@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends.cuda.compile import compile_kernel
+from cuts.backends.compilers.cubins import compile_kernel
 from cuts.ir import (
     FusedGroup,
     Kernel,

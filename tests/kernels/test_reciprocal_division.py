@@ -93,13 +93,64 @@ def test_only_numbers_with_one_divisor_share_its_reciprocal() -> None:
     assert not any("cuts_quotient" in text for text, tile in zip(texts, found, strict=True) if np.prod(tile) < 4)
 
 
-def test_values_rounded_at_once_need_no_remainder() -> None:
-    def helpers(dtype: DType, floor: bool) -> set[str]:
-        group = division(dtype, floor)
-        space = make_space(group, GPU)
-        points = [p for s in space.templates for p in legal_points(space, s, 1, 16)]
-        texts = [emit(extract(lower(group, p, {}, GPU)), "cuda").source for p in points]
-        return {name for name in ("cuts_quotient_f32(", "cuts_near_quotient_f32(") if any(name in t for t in texts)}
+QUOTIENTS = ("quotient", "near_quotient", "approximate_quotient")
 
-    assert helpers(DType.F16, floor=False) == {"cuts_near_quotient_f32("}
-    assert helpers(DType.F16, floor=True) == helpers(DType.F32, floor=False) == {"cuts_quotient_f32("}
+
+def names_of_quotients(dtype: DType, shared: bool, *then: str, into: DType | None = None) -> set[str]:
+    """Return the functions that divide, in kernels of some schedules."""
+    make = builder()
+    y = make.node(
+        "div", make.input(ROWS, COLUMNS, dtype=dtype), make.input(ROWS, 1 if shared else COLUMNS, dtype=dtype)
+    )
+    for op in then:
+        y = make.node(op, y)
+    y = make.node("cast", y, to=into.value) if into else y
+    group = unite(make.programs(), y)
+    space = make_space(group, GPU)
+    points = [p for s in space.templates for p in legal_points(space, s, 1, 16)]
+    texts = [emit(extract(lower(group, p, {}, GPU)), "cuda").source for p in points]
+    return {name for name in QUOTIENTS if any(f"cuts_{name}_f32(" in text for text in texts)}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "then", "into", "near"),
+    [
+        (DType.F16, (), None, True),
+        (DType.BF16, ("neg", "exp"), None, True),
+        (DType.F32, (), DType.BF16, True),
+        (DType.F16, (), DType.F32, True),
+        (DType.F16, ("floor",), None, False),
+        (DType.BF16, ("is_nan",), DType.F32, False),
+        (DType.F16, (), DType.I32, False),
+        (DType.F32, ("neg",), DType.F16, False),
+        (DType.F32, (), None, False),
+    ],
+    ids=lambda each: str(each),
+)
+def test_rounded_quotients_are_approximate(dtype: DType, then: tuple[str, ...], into: DType | None, near: bool) -> None:
+    """Quotients need the digits of half types alone, unless a step follows."""
+    shared = names_of_quotients(dtype, True, *then, into=into)
+    assert "near_quotient" in shared if near else shared == {"quotient"}
+    assert names_of_quotients(dtype, False, *then, into=into) == ({"approximate_quotient"} if near else set())
+
+
+@pytest.mark.parametrize("target", DEVICES)
+@pytest.mark.parametrize("dtype", [DType.F16, DType.BF16], ids=str)
+def test_halves_divided_one_by_one_round_exactly(dtype: DType, target: str) -> None:
+    """Normal quotients of halves are never near the middle of two."""
+    make, least = builder(), 2.0**-14 if dtype is DType.F16 else 2.0**-126
+    result = make.node("div", *(make.input(ROWS, COLUMNS, dtype=dtype) for _ in range(2)))
+    group = unite(make.programs(), result)
+    x, t = (numbers(dtype, ROWS * COLUMNS, n).reshape(ROWS, COLUMNS) for n in range(2))
+    with np.errstate(all="ignore"):
+        wide = x.astype(np.float32) / t.astype(np.float32)
+        expected = wide.astype(dtype.numpy)
+        tiny = abs(wide) < least  # of fewer digits: a middle of two may be met
+    space = make_space(group, SPACES[target.split(":")[0]])
+    point = next(p for s in space.templates for p in legal_points(space, s, 7, 1))
+    function = emit(extract(lower(group, point, {}, space.target)), _device(target).target.dialect)
+    (found,) = _run(_device(target), function, group, dict(zip(group.inputs, (x, t), strict=True))).values()
+    with np.errstate(all="ignore"):
+        near = tiny & (abs(found - expected) <= least * 2.0 ** (1 - dtype.element.digits))
+    wrong = ~(equal_numbers(found, expected) | near)
+    assert not wrong.any(), list(zip(x[wrong], t[wrong], found[wrong], strict=True))[:5]

@@ -8,10 +8,13 @@ from __future__ import annotations
 import re
 
 import pytest
+from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.ir.dfg import LaneReduce
 from cuts.ir.kernel import phases
+from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
+from cuts.ir.types import DType
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.schedule.space import make_space
@@ -36,7 +39,7 @@ def test_a_shuffle_is_never_evaluated_under_a_condition(op: str) -> None:
     shuffles = 0
     space = make_space(group, GPU)
     for structure in space.templates:
-        for point in legal_points(space, structure, 1, 16):
+        for point in legal_points(space, structure, 1, 64):
             lines = emit(extract(lower(group, point, {}, GPU)), "cuda").source.splitlines()
             found = [line for line in lines if "__shfl" in line]
             shuffles += len(found)
@@ -92,3 +95,50 @@ def test_warps_meet_twice_for_warp_size_instances() -> None:
                     2 * -(-segment.dims[0].thread // GPU.warp_size) if segment.reduction_threads > GPU.warp_size else 0
                 )
                 assert source.count("__syncthreads()") == barriers
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("op", "dtype"), [("softmax", DType.F32), ("softmax", DType.BF16), ("argmax", DType.F32)])
+def test_whole_warps_divide_a_row(device: str, op: str, dtype: DType) -> None:
+    make, target = builder(), evolve(GPU, warp_size=4, MAX_thread=64) if device == "opencl" else GPU
+    row = make.node(op, make.input(3, 3 * 7 * 11 * 4 * target.warp_size, dtype=dtype), axis=1)
+    group, found = unite(make.programs(), row), dict[int, Schedule]()
+    for structure in make_space(group, target).templates:
+        for point in legal_points(make_space(group, target), structure, 1, 256):
+            found.setdefault(point.segments[0].reduction_threads // target.warp_size, point)
+    assert {3, 7, 11} <= {*found}
+    for warps in (3, 7, 11):
+        check(_device(device), target, group, found[warps])
+
+
+@pytest.mark.parametrize("target", DEVICES)
+@pytest.mark.parametrize("op", ["reduce_max", "reduce_sum", "argmin"])
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.I64])
+def test_columns_combine_between_any_lanes(target: str, op: str, dtype: DType) -> None:
+    """A warp holds one or several threads of a column."""
+    make = builder()
+    source = make.input(700, 192, dtype=dtype)
+    value = make.node(op, source, **({"axis": 0} if op == "argmin" else {"axes": (0,)}))
+    group, space_of = unite(make.programs(), value), SPACES[target.split(":")[0]]
+    space = make_space(group, space_of)
+    seen = set()
+    for structure in (s for s in space.templates if s.segments[-1].over_columns):
+        for point in legal_points(space, structure, 3, 4):
+            (segment,) = point.segments
+            if segment.reduction_threads > 1:
+                check(_device(target), space_of, group, point)
+                seen.add(segment.threads // segment.reduction_threads)
+    assert seen
+
+
+def test_neighbours_of_columns_read_neighbours() -> None:
+    make = builder()
+    value = make.node("reduce_sum", make.input(4096, 256), axes=(0,))
+    group = unite(make.programs(), value)
+    space = make_space(group, GPU)
+    structure = next(s for s in space.templates if s.segments[-1].over_columns)
+    for point in legal_points(space, structure, 2, 16):
+        (segment,) = point.segments
+        source = emit(extract(lower(group, point, {}, GPU)), "cuda").source
+        if segment.reduction_threads > 1 and segment.dims[0].threads > 1:
+            assert f"s0l = ((tid) / {segment.dims[0].threads})" in source

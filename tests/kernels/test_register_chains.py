@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends.cuda.compile import compile_kernels
+from cuts.backends.compilers.cubins import compile_kernels
 from cuts.backends.devices import find_target
 from cuts.ir import PERSISTENT, Barrier, Kernel, Loop, ProductWait, ProxyFence, Wait, phases
 from cuts.ir.graph import Graph

@@ -14,7 +14,7 @@ import cuts
 import numpy as np
 import pytest
 from cuts.backends import find_target
-from cuts.backends.cuda.compile import find_toolchain
+from cuts.backends.compilers.cubins import find_toolchain
 from cuts.backends.source import emit
 from cuts.backends.source.atomics import combining_helpers
 from cuts.backends.source.ctext import call_text

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 from attrs import frozen
-from cuts.backends.cuda.compile import compile_kernels
+from cuts.backends.compilers.cubins import compile_kernels
 from cuts.backends.devices import find_target
 from cuts.backends.source.dialect.dialects import DIALECTS
 from cuts.ir.compiled import KernelFunction

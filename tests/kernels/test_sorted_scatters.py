@@ -30,7 +30,6 @@ def sorted_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deterministic_scatter, "MAX_COMPARED_TERMS", 0)
     monkeypatch.setattr(sorted_scatter, "MIN_SORTED_ELEMENTS", 1)
     monkeypatch.setattr(sorted_scatter, "MIN_SORTED_ROW", 1)
-    monkeypatch.setattr(sorted_scatter, "MIN_TARGET_ELEMENTS", 1)
     monkeypatch.setattr(sorted_scatter, "CHUNK_BITS", 3)
 
 
@@ -102,5 +101,5 @@ def test_the_work_of_sorted_rows_is_linear(monkeypatch: pytest.MonkeyPatch) -> N
     ]
     program = Registry.builtin()["scatter_nd"].instantiate(operands, {"reduction": "add"}).program
     own = [s.target for s in make_scatters_deterministic(program).statements]
-    assert sum(name.endswith(".moved") for name in own) == 2, "two passes over sixteen bits of places"
+    assert sum(name.endswith(".lists") for name in own) == 2, "one pass over places: ends of lists, then rows"
     assert not any("size" in name for name in own), "no row is counted in integers"

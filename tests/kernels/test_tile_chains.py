@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cuts.backends.cuda.compile import compile_kernels
+from cuts.backends.compilers.cubins import compile_kernels
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
 from cuts.ir import PERSISTENT, Target, TurnPass

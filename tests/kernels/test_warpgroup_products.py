@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends.cuda.compile import compile_kernel
+from cuts.backends.compilers.cubins import compile_kernel
 from cuts.backends.devices import find_target
 from cuts.ir import (
     MATH_MODES,

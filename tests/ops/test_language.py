@@ -72,7 +72,7 @@ LONG_OPERATIONS = {
     "lstm": "four gates and two states, each of them a statement of the step",
     "gru": "seven statements of a step, and the attributes that ONNX gives its activations",
     "conv": "five algorithms, each a line and what it is made of",
-    "dft": "the direct sum and four algorithms, each a line and what it is made of",
+    "dft": "the direct sum and five algorithms, each a line and what it is made of",
     "mixed_radix": "matrices of two factors of a radix, twiddles, and the layout between passes",
     "mixed_radix_real": "matrices of two factors of a radix, twiddles and signs, and the layout between passes",
     "attention": "scores, what each kind of mask chooses of them, and a softmax that kernels may take in parts",

@@ -9,6 +9,7 @@ import numpy as np
 from attrs import evolve
 from cuts import build
 from cuts.backends import BlockAddress
+from cuts.backends.cuda.bindings import CheckedCalls
 from cuts.backends.cuda.graph_nodes import set_evict_first
 from cuts.ir import Graph, Node, TensorType
 from cuts.ir.types import DType
@@ -90,7 +91,6 @@ class Bindings:
 
 def test_a_node_has_a_window_of_its_own() -> None:
     bindings = Bindings(900)
-    set_evict_first(bindings, 3, 512, 300)
-    set_evict_first(Bindings(0), 3, 512, 300)
-    set_evict_first(SimpleNamespace(), 3, 512, 300)
+    for each in (bindings, Bindings(0), SimpleNamespace()):
+        set_evict_first(CheckedCalls(each), 3, 512, 300)
     assert bindings.set == [(3, 512, 300)]

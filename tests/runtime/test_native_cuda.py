@@ -149,7 +149,7 @@ def perceptron() -> Graph:
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_launches_are_those_of_the_plan(arch: str, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cuts.backends.cuda.toolchains", lambda: ())  # no kernel is compiled
+    monkeypatch.setattr("cuts.backends.compilers.toolchains", lambda: ())  # no kernel is compiled
     plan = with_cubins(cuts.build(perceptron(), f"cuda:{arch}", precision="bf16").plan)
     driver.declare(plan).set(int(arch[-2:]))
     native = open_on(plan)

@@ -13,7 +13,7 @@ import cuts
 import numpy as np
 import pytest
 from cuts.cli import main
-from cuts.compile import CompiledPlan
+from cuts.compile import CompiledPlan, load
 from cuts.runtime.native import SOURCE_FOLDER, build_library
 from cuts.tests.needs import needs_c_compiler, needs_opencl
 
@@ -102,6 +102,21 @@ def test_exported_sources_build_a_library(plan: CompiledPlan, tmp_path: Path) ->
     folder = tmp_path / "model-c"
     assert main(["export", str(tmp_path / "model.plan"), "--as", "c", "-o", str(folder)]) == 0
     assert (folder / "model.cutsplan").is_file()
-    command = "cc -std=c11 -D_GNU_SOURCE -O2 -fPIC -fvisibility=hidden -fno-strict-aliasing -shared *.c -ldl"
+    command = "cc -std=c11 -D_GNU_SOURCE -O2 -fPIC -fvisibility=hidden -fno-strict-aliasing -shared *.c -ldl -pthread"
     subprocess.run(f"{command} -o libcuts_run.so", shell=True, check=True, cwd=folder)
     assert (folder / "libcuts_run.so").stat().st_size <= 500_000
+
+
+@needs_opencl
+def test_exported_binaries_run_without_a_compiler(
+    plan: CompiledPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan.save(tmp_path / "model.plan")
+    folder = tmp_path / "model-binaries.plan"
+    assert main(["export", str(tmp_path / "model.plan"), "--as", "folder", "-o", str(folder)]) == 0
+    assert (folder / "kernels/0000.bin").is_file()
+    inputs = plan.random_inputs()
+    wanted = plan.run(inputs)
+    monkeypatch.setattr("cuts.backends.opencl.device.OpenCLDevice._program", lambda *_: pytest.fail("compiled"))
+    for name, found in load(folder).run(inputs).items():
+        np.testing.assert_array_equal(found, wanted[name])

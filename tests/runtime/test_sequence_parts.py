@@ -10,7 +10,8 @@ from cuts.backends import BlockAddress, KernelCall, SequencePlan, find_target
 from cuts.compile import build_graph
 from cuts.ir import CompileOptions
 from cuts.runtime import ExternalSession, Plan, Session, make_concurrent
-from cuts.runtime.placement import PlacedPlan, divide_sequence, sequence_parts
+from cuts.runtime.placement import PlacedPlan, sequence_parts
+from cuts.runtime.placement.sequence_parts import LaunchMemory, divide_sequence, launch_memory
 from cuts.tests.needs import needs_opencl
 from cuts.tests.operations_graph import bench_of
 
@@ -30,7 +31,8 @@ def plan_over(sizes: tuple[int, ...], launches: list[tuple[int, ...]], inputs: i
 
 def test_outputs_take_the_memory_of_inputs() -> None:
     """Two inputs of 40 MiB, two outputs of as much."""
-    first, second = divide_sequence(plan_over((40, 40, 40, 40), [(2,), (2, 3), (4,), (4, 5)], 2))
+    placed = plan_over((40, 40, 40, 40), [(2,), (2, 3), (4,), (4, 5)], 2)
+    first, second = divide_sequence(placed, launch_memory(placed, {}).starts())
     assert (first.allocated, first.released) == ((), (0, 1))
     assert (second.allocated, second.released) == ((0, 1), ())
     assert [len(part.sequence.order) for part in (first, second)] == [2, 2]
@@ -38,18 +40,29 @@ def test_outputs_take_the_memory_of_inputs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "launches", "inputs"),
+    ("given", "made", "inside", "expected"),
     [
-        ((4, 4, 4), [(2,), (3,), (4,)], 2),
-        ((40, 40, 40), [(2, 3), (2, 3, 4)], 2),
-        ((40, 40), [(2,), (3,)], 0),
-        ((), [], 0),
+        ([8, 8, 0, 0], [0, 0, 0, 8], [], [0, 2]),
+        ([0, 0, 0, 0], [0, 0, 0, 8], [(0, 1, 8)], [0, 2]),
+        ([0, 0, 0, 0], [1, 1, 1, 8], [(0, 0, 8), (1, 3, 2)], [0, 1]),
+        ([8, 8, 8, 8], [0, 0, 8, 8], [(0, 3, 8)], [0]),
+        ([0, 0, 0, 0], [0, 0, 8, 8], [(1, 2, 8)], [0]),
     ],
-    ids=["little", "all to the end", "outputs alone", "nothing"],
+    ids=["inputs", "intermediates", "both kinds", "all to the end", "all at once"],
 )
-def test_sequences_stay_whole(sizes: tuple[int, ...], launches: list[tuple[int, ...]], inputs: int) -> None:
-    (part,) = divide_sequence(plan_over(sizes, launches, inputs))
-    assert part.allocated == tuple(range(len(sizes) - inputs))
+def test_parts_begin_where_memory_is_free(
+    given: list[int], made: list[int], inside: list[tuple[int, int, int]], expected: list[int]
+) -> None:
+    table = np.array(inside, np.int64).reshape(-1, 3)
+    assert LaunchMemory(np.array(given), np.array(made), table).starts() == expected
+
+
+@needs_opencl
+def test_small_plans_stay_whole() -> None:
+    bench = bench_of(USES[:4])
+    plan = build_graph(bench.graph, bench.spec, find_target("opencl"), CompileOptions()).plan
+    session = ExternalSession(plan, opencl(), (), Arena().new)
+    assert len(session.parts) == 1 and not session.layout.temporary
 
 
 def run_in_parts(plan: Plan, inputs: dict[str, Any], held: tuple[str, ...]) -> tuple[int, dict[str, Any]]:
@@ -66,6 +79,8 @@ def run_in_parts(plan: Plan, inputs: dict[str, Any], held: tuple[str, ...]) -> t
         for position in part.allocated:
             made[position] = arena.new(layout.sizes[layout.fresh[position]])
         session.launch(fixed, [*given, *made], 0, number)
+        for position in part.finished:
+            arena.bytes_at(made[position])[...] = 0x5A
         returned = {view.block for view in layout.output_views}
         for position in part.released:
             if layout.fresh[0] - len(layout.moving) + position not in returned:
@@ -76,6 +91,7 @@ def run_in_parts(plan: Plan, inputs: dict[str, Any], held: tuple[str, ...]) -> t
         strides = tuple(s * view.dtype.size for s in view.strides)
         found[view.name] = np.lib.stride_tricks.as_strided(elements, view.shape, strides).copy()
     assert arena.is_untouched()
+    assert layout.temporary and not layout.sizes[1]
     return len(session.parts), found
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any
 
-from cuts.backends.cuda.compile import Cubin
+from cuts.backends.compilers.cubins import Cubin
 from cuts.backends.devices import find_target
 from cuts.ir.compiled import Budget, KernelFunction
 from cuts.ir.graph import Attribute, Graph, Node

@@ -10,7 +10,7 @@ from math import comb
 import pytest
 from attrs import evolve
 from cuts.backends import find_target
-from cuts.backends.cuda.compile import compile_kernels
+from cuts.backends.compilers.cubins import compile_kernels
 from cuts.backends.source import emit
 from cuts.bench.operators.cases import gradient_case
 from cuts.bench.operators.shapes import convolution_case, read_convolution

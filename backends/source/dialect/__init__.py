@@ -1,7 +1,7 @@
 """Dialects of C: types, helpers and texts of instructions."""
 
 from .arithmetic import unsigned_of
-from .bulk_text import CLUSTER_BARRIER, CLUSTER_BEGIN, CLUSTER_WAIT, MBARRIER_FENCE, REGISTER_LIMIT
+from .bulk_text import CLUSTER_BEGIN, CLUSTER_WAIT, MBARRIER_FENCE, REGISTER_LIMIT
 from .byte_conversions import OF_SUMS
 from .dialect import Dialect
 from .dialects import DIALECTS

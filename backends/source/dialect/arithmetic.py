@@ -7,7 +7,7 @@ There is one for each operation and element type:
 * Integers wrap: operations that may overflow are computed unsigned. Division rounds towards zero; by zero quotient and
   remainder are 0. A shift by a number out of range moves all bits out. A power is exact, and wraps; of a negative
   exponent it is the reciprocal towards zero.
-* Divisions of many floats by one share its reciprocal, and are as exact.
+* Divisions of many floats by one share its reciprocal, and are as exact. Those for half types may be approximate.
 * A float that is converted to an integer is truncated towards zero; one beyond the range of the type becomes its
   nearest integer, and NaN becomes 0.
 
@@ -88,6 +88,7 @@ def _floats(dtype: DType, kind: str) -> Iterator[tuple[str, str, str]]:
     yield "logaddexp", "ab", f"{difference} return cuts_max_{dtype}(a, b) + {grown};"
     found = _quotient(kind, "f" if dtype is DType.F32 else "", *_DIVISOR_SCALES[dtype])
     yield "near_quotient", "ab", f"{found} return q;"
+    yield "approximate_quotient", "ab", "return a / b;"
     yield "quotient", "ab", f"{found} const {kind} c = fma(fma(-q, d, n), r, q); return fabs(c) > 0 ? c : q;"
 
 

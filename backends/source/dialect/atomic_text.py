@@ -43,6 +43,7 @@ CUDA_ATOMICS = {
     "sum_i64": f"atomicAdd({_UNSIGNED_ARGUMENTS});",
     **{f"max_{dtype}": "atomicMax(p, v);" for dtype in ("i32", "u32", "i64", "u64")},
     **{f"min_{dtype}": "atomicMin(p, v);" for dtype in ("i32", "u32", "i64", "u64")},
+    "append_u32": "return atomicAdd(p + i, 1u);",
 }
 #: Shared memory adds words of 32 bits; for 64 bits it has only compare-and-swap, which many threads repeat often.
 _CUDA_ADD_WORDS = (
@@ -55,4 +56,5 @@ OPENCL_ATOMICS = {
     **{f"sum_{dtype}": "atom_add(p, v);" for dtype in ("i64", "u64")},
     **{f"max_{dtype}": "atomic_max(p, v);" for dtype in ("i32", "u32")},
     **{f"min_{dtype}": "atomic_min(p, v);" for dtype in ("i32", "u32")},
+    "append_u32": "return atomic_inc(p + i);",
 }

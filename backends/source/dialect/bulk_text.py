@@ -11,8 +11,8 @@ from ....ir import CORNER_BITS, MAX_MAP_DIMS
 
 #: Type of a tensor map's parameter, and the words that it has.
 MAP_TYPE, MAP_WORDS = "cuts_map", 16
-#: Helpers that a kernel of clusters calls first, before its first store to another block, and around exchanges.
-CLUSTER_BEGIN, CLUSTER_WAIT, CLUSTER_BARRIER = "cuts_cluster_begin", "cuts_cluster_wait", "cuts_cluster_barrier"
+#: Helpers that a kernel of clusters calls first, and before its first store to another block.
+CLUSTER_BEGIN, CLUSTER_WAIT = "cuts_cluster_begin", "cuts_cluster_wait"
 #: Rounds after which a wait ends the kernel, in builds with `BOUNDED_WAITS`.
 _BOUNDED_ROUNDS = 1 << 22
 
@@ -86,16 +86,22 @@ REGISTER_LIMIT = 'asm volatile("setmaxnreg.{way}.sync.aligned.u32 {count};");'
 
 
 def cluster_helpers(qualifier: str) -> Iterator[tuple[str, str]]:
-    """Yield the helpers of CUDA C++ by name."""
-    arrive, wait = "barrier.cluster.arrive.release.aligned;", "barrier.cluster.wait.acquire.aligned;"
-    for name, text in ((CLUSTER_BEGIN, arrive), (CLUSTER_WAIT, wait), (CLUSTER_BARRIER, f"{arrive} {wait}")):
+    """Yield the helpers of CUDA C++ by name.
+
+    Stores to other blocks complete transactions of an mbarrier there: a barrier of the cluster that released them would
+    wait for all memory operations of its blocks, and empty their L1.
+    """
+    begin = "fence.mbarrier_init.release.cluster; barrier.cluster.arrive.relaxed.aligned;"
+    for name, text in ((CLUSTER_BEGIN, begin), (CLUSTER_WAIT, "barrier.cluster.wait.acquire.aligned;")):
         yield name, f'{qualifier} void {name}() {{ asm volatile("{text}" ::: "memory"); }}'
     for nbytes, kind, constraint in ((4, "unsigned", "r"), (8, "unsigned long long", "l")):
         yield (
             f"cuts_to_peer{nbytes}",
-            f"template <typename T> {qualifier} void cuts_to_peer{nbytes}(T* d, T v, int block) {{\n"
+            f"template <typename T> {qualifier} void cuts_to_peer{nbytes}(T* d, T v, unsigned long long* b, int block) "
+            "{\n"
             f"  const {kind} w = *reinterpret_cast<const {kind}*>(&v);\n"
-            '  asm volatile("{ .reg .u32 a; mapa.shared::cluster.u32 a, %0, %1; '
-            f'st.shared::cluster.b{8 * nbytes} [a], %2; }}" :: "r"((unsigned)__cvta_generic_to_shared(d)), "r"(block), '
+            '  asm volatile("{ .reg .u32 a, c; mapa.shared::cluster.u32 a, %0, %2; mapa.shared::cluster.u32 c, %1, %2; '
+            f'st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b{8 * nbytes} [a], %3, [c]; }}" '
+            ':: "r"((unsigned)__cvta_generic_to_shared(d)), "r"((unsigned)__cvta_generic_to_shared(b)), "r"(block), '
             f'"{constraint}"(w) : "memory");\n}}',
         )

@@ -91,6 +91,9 @@ _CUDA_HELPERS = (
         # Off by less than a part in 120,000, and subnormal where the exponential is.
         "cuts_exp_half": f"{_DEVICE} float cuts_exp_half(float x) {{ float r; "
         'asm("ex2.approx.f32 %0, %1;" : "=f"(r) : "f"(x * 1.4426950408889634f)); return r; }',
+        # Off by two units in the last place at most, for operands of any size.
+        "cuts_approximate_quotient_f32": f"{_DEVICE} float cuts_approximate_quotient_f32(float a, float b) "
+        '{ float r; asm("div.full.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b)); return r; }',
         "cuts_near_exp2": f"{_DEVICE} float cuts_near_exp2(float x) "
         '{ float r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }',
         **half_functions(_DEVICE, 'float r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(p));'),

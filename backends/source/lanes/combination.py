@@ -7,13 +7,10 @@ from math import prod
 
 from attrs import frozen
 
-from ....ir import COMBINERS, PEERS, LaneReduce, Var
+from ....ir import COMBINERS, MAX_READ_WARPS, PEERS, LaneReduce, Var, phases
 from ..ctext import call_text
-from ..dialect import CLUSTER_BARRIER, CLUSTER_WAIT
+from ..dialect import CLUSTER_BEGIN, CLUSTER_WAIT
 from ..scope import KernelNames, Writer
-
-#: Most warps whose values every thread reads and combines.
-MAX_READ_WARPS = 8
 
 
 @frozen
@@ -30,38 +27,40 @@ class LaneCombination:
         """
         first, warp = nodes[0], self.names.dialect.warp
         shuffle = self.names.dialect.shuffle and self.names.kernel.threads % warp == 0 and first.dtype.size in (4, 8)
+        shuffle = shuffle and (self._inside(first) > 1 or first.threads <= MAX_READ_WARPS)
         for node in nodes:
             with self.out.loop(Var("e", prod(node.shape))):
                 if shuffle:
-                    self._within_warps(node)
+                    self._shuffle(node, f"{self.names.registers[node.name]}[e]", self._inside(node))
                 else:
                     self._tree(node, f"{self.names.registers[node.name]}[e]", node.threads)
-        if shuffle and first.threads > warp:
+        if shuffle and first.threads > self._inside(first):
             self._exchange_warps(nodes)
         if shuffle and first.blocks > 1:
             self._exchange_blocks(nodes)
 
+    def _inside(self, node: LaneReduce) -> int:
+        """Return the lanes of a warp that share an instance and can shuffle."""
+        whole = self.names.dialect.warp % node.stride == 0
+        return min(node.threads, self.names.dialect.warp // node.stride) if whole else 1
+
     def _exchange_warps(self, nodes: Sequence[LaneReduce]) -> None:
         """Combine the values of warps, of several reductions at once where scratch has room.
 
-        It has room for a value of each thread, and each warp stores one of an instance.
+        It has room for a value of each thread, and each warp stores one of an instance, or of each of its columns.
         """
-        warp = self.names.dialect.warp
-        if sum(prod(node.shape) for node in nodes) <= warp:
+        together = self.names.dialect.warp if nodes[0].stride == 1 else self._inside(nodes[0])
+        if sum(prod(node.shape) for node in nodes) <= together:
             self._across_warps([(node, 0, prod(node.shape)) for node in nodes])
             return
         for node in nodes:
-            for start in range(0, prod(node.shape), warp):
-                self._across_warps([(node, start, min(warp, prod(node.shape) - start))])
-
-    def _within_warps(self, node: LaneReduce) -> None:
-        """Combine an instance within a warp by shuffles, in the body of the loop over instances."""
-        self._shuffle(node, f"{self.names.registers[node.name]}[e]", min(node.threads, self.names.dialect.warp))
+            for start in range(0, prod(node.shape), together):
+                self._across_warps([(node, start, min(together, prod(node.shape) - start))])
 
     def _shuffle(self, node: LaneReduce, register: str, lanes: int) -> None:
         """Combine the values of groups of lanes; all lanes of a group get the same result."""
-        distance = lanes // 2
-        while distance:
+        distance = lanes // 2 * node.stride
+        while distance >= node.stride:
             # All lanes of the warp must take part, so a shuffle is no operand of a conditional expression.
             other = self.names.fresh()
             self.out.line(
@@ -75,40 +74,48 @@ class LaneCombination:
         return call_text(COMBINERS[node.combine].fn, (left, right), node.dtype, self.names.dialect)
 
     def _across_warps(self, parts: Sequence[tuple[LaneReduce, int, int]]) -> None:
-        """Combine one value per warp through shared memory, in one order in every thread.
+        """Combine one value per warp and column through shared memory, in one order in every thread of a column.
 
         Of each reduction these are the instances from a start on, as many as a count.
         """
-        warp, every = self.names.dialect.warp, self.names.kernel.threads // self.names.dialect.warp
+        stride, inside = parts[0][0].stride, self.names.dialect.warp
+        if stride > 1:
+            inside = self._inside(parts[0][0])
         place, loops = 0, list[tuple[LaneReduce, Var, str, str]]()
         for node, start, count in parts:
             register = f"{self.names.registers[node.name]}[e{f' + {start}' * (start > 0)}]"
             instance = f"(e + {place})" if place else "e"
-            loops.append((node, Var("e", count), register, f"{instance} * {every}"))
+            loops.append((node, Var("e", count), register, f"{instance} * {self.names.kernel.threads // inside}"))
             place += count
         scratch = self.names.lane_scratch(parts[0][0].dtype)
+        first, own = f"tid % {inside} == 0", f"tid / {inside}"
+        if stride > 1:
+            first, own = f"tid / {stride} % {inside} == 0", f"tid / {stride * inside} * {stride} + tid % {stride}"
         for _, instances, register, at in loops:
             with self.out.loop(instances):
-                self.out.line(f"if (tid % {warp} == 0) {scratch}[{at} + tid / {warp}] = {register};")
+                self.out.line(f"if ({first}) {scratch}[{at} + {own}] = {register};")
         self.out.line(self.names.dialect.barrier)
         for node, instances, register, at in loops:
-            warps = node.threads // warp
             with self.out.loop(instances):
-                first = f"{at} + tid / {node.threads} * {warps}"
-                if warps > MAX_READ_WARPS:  # each lane takes one, so that a warp reads them once
-                    self.out.line(f"{register} = {scratch}[{first} + tid % {warps}];")
-                    self._shuffle(node, register, warps)
-                    continue
-                self.out.line(f"{register} = {scratch}[{first}];")
-                for other in range(1, warps):
-                    self.out.line(f"{register} = {self._combine(node, register, f'{scratch}[{first} + {other}]')};")
+                self._read_warps(node, register, scratch, at, node.threads // inside, inside)
         self.out.line(self.names.dialect.barrier)
 
-    def _exchange_blocks(self, nodes: Sequence[LaneReduce]) -> None:
-        """Combine the values of a cluster's blocks: each writes its own to the shared memory of all.
+    def _read_warps(self, node: LaneReduce, register: str, scratch: str, at: str, warps: int, inside: int) -> None:
+        """Read the values of warps at a place, and combine them: many of them by several lanes."""
+        first = f"{at} + tid % {node.stride}" if node.stride > 1 else f"{at} + tid / {node.threads} * {warps}"
+        each, lanes = warps, 1
+        if warps > MAX_READ_WARPS and not warps & (warps - 1):
+            lanes = min(warps, inside)
+            lane = f"tid % {lanes}" if node.stride == 1 else f"tid / {node.stride} % {lanes} * {node.stride}"
+            each, first = warps // lanes, f"{first} + {lane}"
+        self.out.line(f"{register} = {scratch}[{first}];")
+        for other in range(1, each):
+            step = f"{scratch}[{first} + {other * lanes * node.stride}]"
+            self.out.line(f"{register} = {self._combine(node, register, step)};")
+        self._shuffle(node, register, lanes)
 
-        A buffer of their own spares reductions a barrier after the values are read.
-        """
+    def _exchange_blocks(self, nodes: Sequence[LaneReduce]) -> None:
+        """Combine the values of a cluster's blocks: each sends its own to the shared memory of all, by an mbarrier."""
         if not self.names.in_cluster:
             self.out.line(f"{CLUSTER_WAIT}();")
             self.names.in_cluster = True
@@ -118,9 +125,10 @@ class LaneCombination:
         for node, peers in loops:
             with self.out.loop(Var("e", prod(node.shape))):
                 held = f"{self.names.registers[node.name]}[e]"
-                self.out.line(f"if (tid < {blocks}) {helper}({peers} + blk % {blocks}, {held}, tid);")
-        self.out.line(f"{CLUSTER_BARRIER}();")
+                place = f"{peers} + blk % {blocks}"
+                self.out.line(f"if (tid < {blocks}) {helper}({place}, {held}, {_mbarrier(node)}, tid);")
         for node, peers in loops:
+            self.out.line(f"cuts_mbarrier_wait({_mbarrier(node)}, 0);")
             with self.out.loop(Var("e", prod(node.shape))):
                 held = f"{self.names.registers[node.name]}[e]"
                 self.out.line(f"{held} = {peers}[0];")
@@ -134,13 +142,32 @@ class LaneCombination:
             "tid" if node.blocks == 1 else self.names.dialect.thread_index,
         )
         lanes = lanes * node.blocks
+        step = 1 << (lanes - 1).bit_length() >> 1
+        place, first = f"{thread} % {lanes}", f"{thread} / {lanes} * {lanes}"
+        if node.stride > 1:
+            place, first = f"{thread} / {node.stride}", f"{thread} % {node.stride}"
         self.out.line(f"{scratch}[{thread}] = {register};")
         self.out.line(self.names.dialect.barrier)
-        step = lanes // 2
         while step:
-            combined = self._combine(node, f"{scratch}[{thread}]", f"{scratch}[{thread} + {step}]")
-            self.out.line(f"if ({thread} % {lanes} < {step}) {scratch}[{thread}] = {combined};")
+            combined = self._combine(node, f"{scratch}[{thread}]", f"{scratch}[{thread} + {step * node.stride}]")
+            self.out.line(f"if ({place} < {min(step, lanes - step)}) {scratch}[{thread}] = {combined};")
             self.out.line(self.names.dialect.barrier)
             step //= 2
-        self.out.line(f"{register} = {scratch}[{thread} / {lanes} * {lanes}];")
+        self.out.line(f"{register} = {scratch}[{first}];")
         self.out.line(self.names.dialect.barrier)
+
+
+def begin_cluster(names: KernelNames, out: Writer) -> None:
+    """Initialise the mbarriers of a cluster's exchanges, one for each."""
+    roots = [root for phase in phases(names.kernel.items) for root in phase.roots]
+    with out.block("if (tid == 0)"):
+        for node in (root for root in roots if isinstance(root, LaneReduce) and root.blocks > 1):
+            out.line(f"cuts_mbarrier_init({_mbarrier(node)}, 1);")
+            nbytes = node.blocks * prod(node.shape) * node.dtype.size
+            out.line(f"cuts_mbarrier_expect({_mbarrier(node)}, {nbytes});")
+    out.line(f"{CLUSTER_BEGIN}();")
+
+
+def _mbarrier(node: LaneReduce) -> str:
+    """Return the mbarrier of an exchange, after the values of its blocks."""
+    return f"{PEERS} + {node.place + node.blocks * prod(node.shape)}"

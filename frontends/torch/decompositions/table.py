@@ -12,6 +12,7 @@ from torch._decomp import get_decompositions
 
 from .attention_layers import ATTENTION_LAYERS
 from .recurrent_layers import RECURRENT
+from .tensor_lists import list_operations
 
 aten = torch.ops.aten
 
@@ -68,7 +69,7 @@ def training_decompositions(trained: bool = False) -> dict[Any, Any]:
     ]
     more += [aten._native_batch_norm_legit.no_stats]
     more += [aten._softmax, aten._log_softmax] if trained else []
-    return {**decompositions(), **get_decompositions(more)}
+    return {**decompositions(), **list_operations(), **get_decompositions(more)}
 
 
 def is_decomposed(operation: Any, table: Mapping[Any, Any]) -> bool:

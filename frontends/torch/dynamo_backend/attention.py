@@ -7,7 +7,7 @@ decomposes attention into products of f32. Here it becomes the vocabulary's `att
 
 Results have the memory layout of the routine that PyTorch would choose: of a fused one, heads within positions.
 
-Where gradients are wanted, attention of half types keeps the logarithms of its sums, and computes its scores again:
+Where gradients are wanted, attention keeps the logarithms of its sums, and computes its scores again:
 
     y, l = attention_state(q, k, v);   w, x = attention_scores_gradient(q, k, v, y, l, g)
     gradients:   scale * x k,   scale * x' q,   w' g,   the last two summed over the heads that share keys
@@ -27,8 +27,7 @@ from ..decompositions import layer_operator
 
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _COMPOSITE = DispatchKey.CompositeImplicitAutograd
-_HALVES = (torch.float16, torch.bfloat16)
-_TYPES = (*_HALVES, torch.float32)
+_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 @contextmanager
@@ -68,7 +67,7 @@ def _attend_trained(
 ) -> Any:
     """Return attention with our gradient, or as PyTorch decomposes it where ours does not fit."""
     grouped, masked = bool(more.get("enable_gqa")), mask is not None and mask.dtype is not torch.bool
-    if dropout or masked or q.dtype not in _HALVES or not _fits(q, k, v, mask, grouped):
+    if dropout or masked or not _fits(q, k, v, mask, grouped):
         with sdpa_kernel([SDPBackend.MATH]):
             return _ATTENTION._op_dk(_COMPOSITE, q, k, v, mask, dropout, causal, **more)
     chosen = torch._fused_sdp_choice(q, k, v, mask, dropout, causal, **more)

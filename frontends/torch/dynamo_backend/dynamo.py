@@ -122,9 +122,6 @@ def _compile_module(
         made[:] = [(import_graph.signature, compile_graph(captured, device))]
         return made[0][1]
 
-    def compile_one_of_several(import_graph: CapturedGraph, device: Any) -> ArrayFunction | Choice:
-        return compile_graph(evolve(import_graph, is_last=False), device)
-
     def compile_part(part: Any, inputs: Sequence[Any]) -> Any:
         try:
             return compile_autograd_graph(part, inputs)
@@ -144,7 +141,7 @@ def _compile_module(
                     direct.append((updating(checked, updated), CachedGraph(ends, constants, compiled, updated)))
                 return _consumer(checked) if trained and not later[0] else make_boxed_func(checked)
         except CutsError as error:
-            stages = _compile_stages(part.graph, device_of(inputs), compile_one_of_several, held, frozen, error)
+            stages = _compile_stages(part.graph, device_of(inputs), compile_graph, held, frozen, error)
             if stages is not None and stages.parts:
                 notices.add(stages.warning)
                 stages.function.logged = True
@@ -244,9 +241,12 @@ def _compile_stages(
 ) -> CompiledStages | None:
     """Compile a graph of autograd in parts, where some of it can be; `cause` is the error of the whole."""
 
+    def compile_captured(captured: CapturedGraph, device: Any) -> ArrayFunction | Choice:
+        return compile_graph(evolve(captured, is_last=False), device)
+
     def compile_part(part: torch.fx.Graph) -> Callable[..., list[Any]]:
         real = with_real_borders(part, frozen_inputs(part, frozen))
-        return _compile_checked(real, device, compile_graph, held, frozen)
+        return _compile_checked(real, device, compile_captured, held, frozen)
 
     with unset_fake_temporarily():
         return compile_stages(graph, device, frozen_inputs(graph, frozen), compile_part, cause=cause)

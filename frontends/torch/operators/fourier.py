@@ -12,22 +12,19 @@ from .complex_pairs import Complex, as_complex, as_real
 from .movement import unsqueeze
 
 
-def _scale(ctx: ImportContext, x: Any, mode: int, count: int) -> Any:
-    """Divide by the root of the number of transformed elements, or by it, as PyTorch's norm mode says."""
-    return (
-        x
-        if not mode
-        else ctx.emit("mul", x, ctx.constant(count**-0.5 if mode == 1 else 1 / count, dtype=ctx.type(x).dtype))
-    )
+def _scale(ctx: ImportContext, x: Any, mode: int, count: int, inverse: int = 1) -> Any:
+    """Divide by the root of the number of transformed elements, or by it, as PyTorch's norm mode says.
+
+    The transforms have divided by the `inverse` number.
+    """
+    scale = inverse / (1, count**0.5, count)[mode]
+    return x if scale == 1 else ctx.emit("mul", x, ctx.constant(scale, dtype=ctx.type(x).dtype))
 
 
 def _transform(ctx: ImportContext, x: Value, axes: Sequence[int], inverse: bool) -> Any:
-    """Transform pairs in a last axis along several axes, without a scale."""
+    """Transform pairs in a last axis along several axes; inverses divide by the number of elements."""
     for axis in axes:
-        length = ctx.shape(x)[axis]
         x = ctx.emit("dft", x, axis=axis, inverse=inverse)
-        if inverse:
-            x = ctx.emit("mul", x, ctx.constant(length, dtype=ctx.type(x).dtype))
     return x
 
 
@@ -38,7 +35,8 @@ def _count(ctx: ImportContext, x: Value, axes: Sequence[int]) -> int:
 def _fft(ctx: ImportContext, x: Complex, axes: Sequence[int], mode: int, forward: bool) -> Any:
     rank = len(ctx.shape(x.real))
     found = _transform(ctx, as_real(ctx, x), [a % rank for a in axes], not forward)
-    return as_complex(ctx, _scale(ctx, found, mode, _count(ctx, x.real, axes)))
+    count = _count(ctx, x.real, axes)
+    return as_complex(ctx, _scale(ctx, found, mode, count, 1 if forward else count))
 
 
 def _fft_of_real(ctx: ImportContext, x: Value, axes: Sequence[int], mode: int, onesided: bool) -> Any:
@@ -54,10 +52,9 @@ def _fft_to_real(ctx: ImportContext, x: Complex, axes: Sequence[int], mode: int,
     places = [a % rank for a in axes]
     pairs = _transform(ctx, as_real(ctx, x), places[:-1], True)
     found = ctx.emit("irdft", pairs, axis=places[-1], length=length)
-    found = ctx.emit("mul", found, ctx.constant(length, dtype=ctx.type(found).dtype))
     shape = ctx.shape(found)[:-1]
     count = length * _count(ctx, x.real, places[:-1])
-    return _scale(ctx, ctx.reshape(found, shape), mode, count)
+    return _scale(ctx, ctx.reshape(found, shape), mode, count, count)
 
 
 TABLE: dict[str, Convert] = {"aten._fft_r2c": _fft_of_real}

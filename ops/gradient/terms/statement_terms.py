@@ -83,8 +83,8 @@ class StatementTerms(ReadTerms):
             seed = self._first_to_arrive(statement, seed)
         elif statement.into == "prod":
             seed = self._times_others(statement, seed)
-        elif statement.arrival_guards:
-            seed = Call("select", (InRange(statement.arrival_guards), seed, literal(0, self.dtype(seed))))
+        elif arriving := statement.arrival_guards(self.tensors[statement.target].shape):
+            seed = Call("select", (InRange(arriving), seed, literal(0, self.dtype(seed))))
         found: dict[str, list[Term]] = {}
         for read, gradient in differentiate(statement.body, seed, self.tensors, value).items():
             if read.tensor in varying:

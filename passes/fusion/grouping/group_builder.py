@@ -183,6 +183,8 @@ class GroupBuilder:
             return Illegal(f"'{pieces}' is written in pieces by several kernels")
         if len(parts) > 1 and (single := self._pointwise_parts(parts)):
             return self._exchange(parts, single)
+        if len(parts) > 3:
+            return Illegal("kernels of more than three segments exchange values of pointwise ones")
         own = [self.units[name] for part in parts for name in part]
         if len(own) > 1 and (once := next((unit.name for unit in own if unit.hoisted), None)):
             return Illegal(f"the values of '{once}' are computed once")
@@ -224,8 +226,8 @@ class GroupBuilder:
         """Return the parts of a group, with the views of other parts, as groups if all of them are pointwise."""
         if any(s.combine for part in parts for name in part for s in self.units[name].statements):
             return []
-        inside = {name for part in parts for name in part}
-        shown = [tuple(u.name for u in self._with_views(part, inside)) for part in parts]
+        made = {t for part in parts for name in part for t in self.units[name].writes}
+        shown = [tuple(u.name for u in self._with_views(part, made)) for part in parts]
         found = [self._form((part,), self.policy if len(part) > 1 else None) for part in shown]
         single = [g for g in found if isinstance(g, Group) and is_pointwise(g.form)]
         return single if len(single) == len(parts) else []

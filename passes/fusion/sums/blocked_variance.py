@@ -102,8 +102,13 @@ def _variance(match: Match, blocks: int) -> _Variance | None:
 
 
 def _part_sizes(squares: Statement, x: Expr, match: Match, blocks: int) -> tuple[int, ...]:
-    """Return the elements of each reduced axis in a part, () where a block, or several along it, hold a whole row."""
+    """Return the elements of each reduced axis in a part, () where a block holds a whole row.
+
+    So do several along it that hold it for other readers.
+    """
     assert isinstance(x, Read)
+    again = {*match.index.uses[x.tensor]} - {match.statement("total"), match.statement("difference")}
+    blocks = blocks if again else 1
     along = any(r in variables(_shown_element(x, match.index).indices[-1]) for r in squares.reduce)
     row = prod(r.extent for r in squares.reduce)
     held = row <= MAX_BLOCK_ELEMENTS * blocks if along else row * ROW_NEIGHBOURS <= MAX_BLOCK_ELEMENTS

@@ -17,7 +17,7 @@ anyway.
 
 A value that is much larger than its operands, such as a mask of positions, takes more to load than to compute. Readers
 that read its elements several times, as heads do, have copies of their own, and so has each reader of a conversion to a
-wider type:
+wider type and of rows that are looked up in a smaller table:
 
     m[i, j] = j <= p[i];    w[h, i, j] = m[i, j] ? ... of each layer   ->   a mask within each layer's kernel
 """
@@ -91,18 +91,28 @@ class _Rematerialiser:
             if not self._is_elementwise(unit) or not self._is_elementwise(source := self._shown_unit(unit)):
                 continue
             readers = [self.units[n] for n in self.readers.get(unit.writes[0], ())]
-            several = [u for u in readers if self._needs_copy(source, u, unit.writes[0])]
-            for reader in several if len(several) < len(readers) else several[1:]:
-                self._copy_for(unit, [reader.name])
+            several = [u.name for u in readers if self._needs_copy(source, u, unit.writes[0])]
+            for reader in several[len(several) == len(readers) :]:
+                self._copy_for(unit, [reader])
 
     def _needs_copy(self, unit: Unit, reader: Unit, shown: str) -> bool:
         """Return whether a reader of a unit's value, `shown` by a view, computes it for less than a load of it."""
         if any(shown in tensors_looked_up(s) for s in reader.statements):
             return False
-        size, read = self.index.types[unit.writes[0]].nbytes, sum(self.index.types[t].nbytes for t in unit.reads)
-        if all(isinstance(s.body, Cast) and isinstance(s.body.arg, Read) for s in unit.statements):
+        size, (read, looked_up) = self.index.types[unit.writes[0]].nbytes, self._operands(unit)
+        if looked_up or all(isinstance(s.body, Cast) and isinstance(s.body.arg, Read) for s in unit.statements):
             return read < size
         return read * MIN_EXPANSION <= size and not self._reads_once(reader, shown)
+
+    def _operands(self, unit: Unit) -> tuple[int, bool]:
+        """Return the bytes that a value and those it alone reads are made of, and whether rows are looked up."""
+        read, looked_up = 0, any(map(tensors_looked_up, unit.statements))
+        for tensor in unit.reads:
+            places, size = self.writers.get(tensor, []), self.index.types[tensor].nbytes
+            own = len(places) == len(self.readers[tensor]) == 1 and self._is_elementwise(self.units[places[0]])
+            more = self._operands(self.units[places[0]]) if own else (size, False)
+            read, looked_up = read + more[0], looked_up or more[1]
+        return read, looked_up
 
     def _shown_unit(self, unit: Unit) -> Unit:
         """Return the unit whose value a view shows; other units show their own."""
@@ -114,10 +124,7 @@ class _Rematerialiser:
         return unit
 
     def rematerialise(self, unit: Unit) -> bool:
-        """Rematerialise a light value where long reductions separate its readers.
-
-        Return whether they do.
-        """
+        """Rematerialise a light value if long reductions separate its readers."""
         if not self._is_light(unit):
             return False
         (value,) = unit.writes
@@ -141,7 +148,6 @@ class _Rematerialiser:
     def is_long(self, unit: Unit) -> bool:
         """Return whether a unit sums rows that no block holds.
 
-        Later readers load them again.
         Where a sum reads each element once, rows across memory are loaded with their neighbours.
         """
         return any(self._needed_elements(s) > MAX_BLOCK_ELEMENTS for s in unit.statements if s.combine is not None)

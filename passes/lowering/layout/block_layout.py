@@ -51,6 +51,7 @@ from ...geometry import (
     outermost_dim,
     owned_dims,
     place_together,
+    reduces_columns,
     row_place,
     tensors_in_place,
 )
@@ -280,10 +281,10 @@ def _frame(
     lane = Var(f"{prefix}l", schedule.reduction_threads)
     rest = as_index(layout.thread)
     if schedule.reduction_threads > 1:
-        each = schedule.threads // schedule.reduction_threads
-        place = rest // each if schedule.atomic else rest % schedule.reduction_threads
-        layout.defines.append(Define(lane, place))
-        rest = rest % each if schedule.atomic else rest // schedule.reduction_threads
+        fast, slowest = lane.extent, schedule.atomic is not None or reduces_columns(segment, layout.group.shared)
+        fast = schedule.threads // fast if slowest else fast
+        layout.defines.append(Define(lane, rest // fast if slowest else rest % fast))
+        rest = rest % fast if slowest else rest // fast
     warp = _warp(layout, schedule, prefix, rest, lane)
     threads = _thread_coordinates(layout, schedule, prefix, rest, warp)
     tiles, _ = local_vars(schedule, None, prefix)

@@ -187,7 +187,7 @@ def _distinct_lanes(target: Target, used: frozenset[object], geometry: Geometry)
     distinct: Count = 1.0
     if geometry.structure.reduction_threads:
         loops = frozenset(axis for loop in geometry.structure.loops for axis in loop)
-        distinct = least(target.warp_size, geometry.reduction_threads) * 1.0 if used & loops else 1.0
+        distinct = geometry.reduction_lanes(target.warp_size) * 1.0 if used & loops else 1.0
     for dim, along in zip(geometry.structure.dims, geometry.lanes_along(target.warp_size), strict=True):
         if used.intersection(dim):
             distinct = distinct * along
@@ -228,7 +228,7 @@ def _warp_cover(
     cover = geometry.cover([a * v for a, v in zip(along, vector, strict=True)])
     if not geometry.structure.reduction_threads:
         return cover
-    row = least(warp_size, geometry.reduction_threads) * row_vector
+    row = geometry.reduction_lanes(warp_size) * row_vector
     return cover.join(Cover.of(loops, [row] * len(loops)))
 
 

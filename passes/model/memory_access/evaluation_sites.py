@@ -73,20 +73,24 @@ class EvaluationSite:
     def loads(self, read: Read, type_: TensorType) -> Count:
         """Return the elements that a thread loads in one trip.
 
-        It loads each once, unless that exceeds its registers; then each once in each iteration of the outermost loop,
-        or, if that is too many as well, for each use.
+        It loads each once, unless that exceeds its registers, or the loop passes its end; then each once in each
+        iteration of the outermost of several loops, or, if that is too many as well, for each use.
         """
         most = max_window_elements(type_.dtype)
         return self._memoise(("loads", read.indices, type_.steps, most), lambda: self._loads(read, type_.steps, most))
 
     def _loads(self, read: Read, shape: Sequence[int], most: int) -> Count:
         once = self.distinct(read, shape)
-        if len(self.trips) < 2:
+        if not self.trips or (len(self.trips) == 1 and len(self.rows[0]) > 1):
             return once
         used, runs = places_of(read.indices), self._runs(read)
-        turn = elements(read, shape, self.step)
-        anew = np.where(np.greater(turn, most), self.run.dependent(used), turn * self.tiles) * runs
-        return np.where(np.greater(once, most), np.maximum(once, anew), once)
+        each, many = self.run.dependent(used) * runs, np.greater(once, most)
+        if len(self.trips) == 1:  # elements past a loop's end have a guard of their own
+            many = many | np.not_equal(self.chunks[0] * self.trips[0], self.rows[0][0].extent)
+        else:
+            turn = elements(read, shape, self.step)
+            each = np.where(np.greater(turn, most), each, turn * self.tiles * runs)
+        return np.where(many, np.maximum(once, each), once)
 
     def _runs(self, read: Read) -> Count:
         used = places_of(read.indices)

@@ -78,13 +78,8 @@ def fill(
     The main read determines the place of its elements.
     """
     moved = tile.count * place.all_trips * 1.0
-    for node in nodes(expr):
-        work = node_cost(node, totals.group.tensors)
-        totals.add("flops", moved * work.flops)
-        totals.add("issue", moved * work.issue)
+    _count_computation(totals, expr, moved)
     size = dtype_of(expr, totals.group.tensors).size
-    if not isinstance(expr, Read):  # it passes through registers: each element is widened, and a pair narrowed again
-        totals.add_conversions(1.5 * moved, dtype_of(expr, totals.group.tensors))
     together = max((4, *vector_widths(dtype_of(expr, totals.group.tensors))))
     main = main_read(expr)
     # The calibration uses scalar kernels of f32, whose copies count as wide ones everywhere.
@@ -99,10 +94,7 @@ def fill(
     in_bulk = geometry.loop.tma if reads_shared_matrices(geometry.structure.mma) else None
     if in_bulk is not None:  # one thread copies the whole tile
         cost, ways = np.where(in_bulk, 1.0 / tile.count, cost), np.where(in_bulk, 1.0, ways)
-        line = _line_of_box(main, tile, geometry)
-        totals.add("boxed", np.where(in_bulk, moved / line, 0.0))
-        straddling = _straddling_share(main, shape, totals.target.sector_bytes // size)
-        totals.add("straddling", np.where(in_bulk, moved / line * straddling, 0.0))
+        _count_bulk_copies(totals, main, tile, moved, size, in_bulk, geometry)
         clocks = _narrow_copy_clocks(size / cost, totals.target.costs) if isinstance(expr, Read) else 0.0
         totals.add("wavefronts", np.where(in_bulk, 0.0, moved * cost * clocks / totals.target.warp_size))
     past = (
@@ -132,6 +124,27 @@ def fill(
         divided = np.where(even, least(divided, geometry.threads * place.all_trips * 1.0), divided)
     totals.add("divided", divided * has_division(main, geometry))
     return main
+
+
+def _count_computation(totals: Totals, expr: Expr, moved: Count) -> None:
+    """Count the computation of the elements of a staged expression."""
+    dtype = dtype_of(expr, totals.group.tensors)
+    for node in nodes(expr):
+        work = node_cost(node, totals.group.tensors)
+        totals.add("flops", moved * work.flops)
+        totals.add("issue", moved * work.issue)
+    if not isinstance(expr, Read):  # it passes through registers: each element is widened, and a pair narrowed again
+        totals.add_conversions(1.5 * moved, dtype)
+
+
+def _count_bulk_copies(
+    totals: Totals, main: Read, tile: StagedTile, moved: Count, size: int, in_bulk: Count, geometry: Geometry
+) -> None:
+    """Count the lines of boxes, and those that straddle sectors."""
+    shape, line = totals.group.tensors[main.tensor].steps, _line_of_box(main, tile, geometry)
+    totals.add("boxed", np.where(in_bulk, moved / line, 0.0))
+    straddling = _straddling_share(main, shape, totals.target.sector_bytes // size)
+    totals.add("straddling", np.where(in_bulk, moved / line * straddling, 0.0))
 
 
 def _line_of_box(main: Read, tile: StagedTile, geometry: Geometry) -> Count:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....ir import MAX_COUNTED_WORDS, RADIX_DIGITS, sorts_by_radix
+from ....ir import MAX_COUNTED_WORDS, MAX_READ_WARPS, RADIX_DIGITS, sorts_by_radix
 from ...geometry import Count, Geometry, ceil_div
 from .totals import Totals
 
@@ -22,18 +22,19 @@ COUNTS_ISSUE, COUNTS_CHAIN = 90.0, 40.0
 def combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:
     """Count the reduction across threads.
 
-    There are shuffles within a warp, and one exchange between warps for as many instances as a warp has lanes; a tree
-    for each where the block has no whole warps.
+    There are shuffles within a warp, and one exchange between warps for as many instances as lanes of a warp share one;
+    a tree for each where the block has no whole warps, or no lanes of a warp share any.
     """
     steps = np.log2(geometry.reduction_threads)
-    warp = totals.target.warp_size
-    tree = np.logical_or(not totals.target.lockstep, geometry.threads % warp != 0)
-    together = np.ceil(parallel / warp) * np.where(np.greater(geometry.reduction_threads, warp), 2.0, 0.0)
+    warp, inside = totals.target.warp_size, geometry.reduction_lanes(totals.target.warp_size)
+    single = np.equal(inside, 1) & np.greater(geometry.reduction_threads, MAX_READ_WARPS)
+    tree = np.logical_or(not totals.target.lockstep, geometry.threads % warp != 0) | single
+    together = np.ceil(parallel / inside) * np.where(np.greater(geometry.reduction_threads, inside), 2.0, 0.0)
     several = np.greater(geometry.reduction_threads, 1)
     totals.add("barriers", np.where(several, np.where(tree, parallel * (steps + 2), together), 0.0))
     totals.add("issue", np.where(several, 2 * parallel * steps * geometry.threads, 0.0))
     totals.add("chain", np.where(several, parallel * steps, 0.0))
-    shuffled = parallel * np.minimum(steps, np.log2(warp)) * ceil_div(geometry.threads, warp)
+    shuffled = parallel * np.log2(inside) * ceil_div(geometry.threads, warp)
     totals.add("shuffles", np.where(several & np.logical_not(tree), shuffled, 0.0))
 
 

@@ -264,7 +264,7 @@ class Totals:
             return
         kind, lanes = self.group.tensors[write.tensor], product(geometry.lanes_along(self.target.warp_size))
         if place.rows:
-            lanes = lanes * least(self.target.warp_size, geometry.reduction_threads)
+            lanes = lanes * geometry.reduction_lanes(self.target.warp_size)
         unit = max(1, self.target.sector_bytes // kind.dtype.size)
         touched = warp_lines(write, kind.steps, unit, place, geometry, self.target)
         left = least(touched, lanes * ceil_div(vector, unit)) * unit - lanes * vector

@@ -7,7 +7,7 @@ from functools import lru_cache
 from math import ceil, inf
 
 import numpy as np
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from ....ir import (
     BOUND_PRUNING,
@@ -30,7 +30,7 @@ from ...model import NUMBERS, Bound, Features, features_of, limiting, lower_boun
 from ..space import Space, make_space
 from .enumerate import columns_of, sample_batches, to_schedule
 from .hill_climbing import Point, best_points
-from .prune import score
+from .prune import estimate_schedule, score
 
 #: Samples of each template where time is short.
 MAX_SOON_SAMPLES = 1024
@@ -44,7 +44,8 @@ class Candidate:
 
     `bound` is the lower bound of its time in seconds, `limit` the limiting resource, `features` the counts by name.
     `score` is the cost model's order: estimated seconds.
-    `measured` are additions of measurements to reports, as JSON values.
+    `measured` are additions of measurements to reports, as JSON values; `modelled` is the cost model's choice where a
+    measurement chose another one.
     """
 
     schedule: Schedule
@@ -53,6 +54,11 @@ class Candidate:
     features: Mapping[str, float]
     score: float
     measured: Mapping[str, object] = field(factory=dict)
+    modelled: Candidate | None = field(default=None, eq=False)
+
+    def in_shared_launch(self, own: Candidate) -> Candidate:
+        """Return this candidate with the facts of the kernel's `own` one."""
+        return evolve(self, measured={**own.measured, "why": "chosen by the model for a launch that it shares"})
 
 
 @frozen
@@ -178,12 +184,12 @@ def candidate_of(space: Space, point: Point) -> Candidate:
 def assess(group: FusedGroup, schedule: Schedule, target: Target, score: float | None = None) -> Candidate:
     """Return the candidate of a schedule: bound, limiting resource, counts.
 
-    Its score is the bound where none is given.
+    Its score is the cost model's estimate where none is given.
     """
     features = features_of(group, schedule, target)
     found = lower_bound(features, target)
-    time = float(found.time)
-    return Candidate(schedule, time, limiting(found), _numbers(features, found), time if score is None else score)
+    seconds = estimate_schedule(group, schedule, features, target) if score is None else score
+    return Candidate(schedule, float(found.time), limiting(found), _numbers(features, found), seconds)
 
 
 def _numbers(features: Features, found: Bound) -> dict[str, float]:

@@ -10,7 +10,7 @@ from attrs import frozen
 
 from ....ir import BOUND_PRUNING, FusedGroup, ObjectCache, Pruning, PruningRule, Schedule, Target
 from ...geometry import geometry_of
-from ...model import conflict_factor, estimate_time, features_of, lower_bound, printed_pul, pul
+from ...model import Features, conflict_factor, estimate_time, features_of, lower_bound, printed_pul, pul
 from ..space import Space, make_space
 from .enumerate import Batch, batches, sample_batches
 
@@ -45,6 +45,12 @@ def _estimate(batch: Batch, space: Space) -> np.ndarray[Any, Any]:
     found = lower_bound(batch.features, space.target)
     conflicts = conflict_factor(space.group, batch.sizes, space.target) if space.target.banked else 1.0
     return batch.flat(estimate_time(batch.features, found, space.target, conflicts)).astype(np.float64)
+
+
+def estimate_schedule(group: FusedGroup, schedule: Schedule, features: Features, target: Target) -> float:
+    """Return the estimated seconds of a schedule with some features."""
+    conflicts = conflict_factor(group, geometry_of(group, schedule), target) if target.banked else 1.0
+    return float(estimate_time(features, lower_bound(features, target), target, conflicts))
 
 
 def pul_values(batch: Batch, space: Space, printed: bool = False) -> np.ndarray[Any, Any]:

@@ -47,7 +47,7 @@ from ..patterns import Scattered
 from ..rewriter import Edit, RewriteRule, rewrite_program
 from .counted_scatter import COUNTED_SUM
 from .scatter_rows import arriving_rows, element_of
-from .sorted_scatter import SORTED_SUM
+from .sorted_scatter import NARROW_SORTED_SUM, SORTED_SUM
 
 #: Most pairs of a term and an element that are compared.
 MAX_COMPARED_PAIRS = 1 << 15
@@ -72,10 +72,10 @@ def make_scatters_deterministic(program: Program) -> Program:
 def make_scatters_atomic(program: Program) -> Program:
     """Return an equal program whose scatters combine floats in any order.
 
-    Few terms are still compared.
+    Few terms are still compared, and long rows of narrow types sorted: atomic sums of these need wider tensors.
     """
     compared = RewriteRule(Scattered(VALUE_COMBINERS), _few_pairs, _compare_terms)
-    program = rewrite_program(program, compared)
+    program = rewrite_program(rewrite_program(program, compared), NARROW_SORTED_SUM)
     return rewrite_program(rewrite_program(program, _in_any_order(atomic=None)), _START)
 
 

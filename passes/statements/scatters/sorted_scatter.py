@@ -1,19 +1,19 @@
 """Sorted scatters: rows of floats summed in the order of their places.
 
-The rows of an element lie side by side in the order of their places (`place_order`). One thread adds them up from the
-first to the last, so that each row is read once, each element is written once, and the sum does not depend on the order
-of arrival.
+The rows of a place follow each other in their order (`place_order`), from `begin[v]` to `begin[v + 1]`. One thread adds
+them up from the first to the last, so that each row is read once, each element is written once, and the sum does not
+depend on the order of arrival.
 
     scatter sum y[at[j], k] = u[j, k]
-      ->  y[v, k] = sum[i] (u[order[begin[v] + i], k] if begin[v] + i < end[v] else 0)
+      ->  y[v, k] = sum[i] (u[order[begin[v] + i], k] if begin[v] + i < begin[v + 1] else 0)
 
 Many rows may have one place, which no thread adds up alone. So the order is cut into chunks of C rows. A chunk adds up
 its last rows, where the next chunk goes on with their place; an element adds its chunks, and its rows in its last one.
 
-    from[c] = max(begin[place[C*c + C]], C*c)
+    from[c] = max(begin[place of row order[C*c + C]], C*c)
     part[c, k] = sum[i < C] (u[order[from[c] + i], k] if from[c] + i < C*c + C else 0)
     y[v, k] = sum[c] (part[first[v] + c, k] if first[v] + c < last[v] else 0)
-            + sum[i < C] (u[order[tail[v] + i], k] if tail[v] + i < end[v] else 0)
+            + sum[i < C] (u[order[tail[v] + i], k] if tail[v] + i < begin[v + 1] else 0)
 """
 
 from __future__ import annotations
@@ -25,12 +25,10 @@ from attrs import field, frozen
 
 from ....ir import (
     Call,
-    Const,
     DType,
     Expr,
     Guard,
     Index,
-    IndexValue,
     Read,
     Statement,
     TensorType,
@@ -46,26 +44,25 @@ from ..def_use import DefUse
 from ..match import Match
 from ..patterns import Scattered
 from ..rewriter import RewriteRule
-from .place_order import PlaceOrder, looked_up, order_places
+from .place_order import PlaceOrder, order_places
 from .scatter_rows import ScatterRows, element_of
 
-#: Least elements that arrive, and least of a row, where a sort of places pays: it takes about as long as two million
-#: additions of integers. Least elements of a tensor that has work for all threads.
-MIN_SORTED_ELEMENTS, MIN_SORTED_ROW, MIN_TARGET_ELEMENTS = 1 << 21, 16, 1 << 19
-#: Exponent of the rows of a chunk.
-CHUNK_BITS = 7
+#: Least elements that arrive, and least of a row, where an order of places pays.
+MIN_SORTED_ELEMENTS, MIN_SORTED_ROW = 1 << 21, 16
+#: Exponents of the rows of a chunk, and of the elements of a tensor that has work for all threads: chunks are shorter
+#: where it has fewer.
+CHUNK_BITS, MIN_CHUNK_BITS, FULL_BITS = 7, 4, 19
 
 
 def _sortable_rows(match: Match) -> ScatterRows | None:
-    """Return the rows of a scatter of floats whose places are worth a sort."""
+    """Return the rows of a scatter of floats whose places are worth an order."""
     statement, type_ = match.root, match.index.types[match.root.target]
     plain = type_.dtype.is_float and statement.combine is None
     rows = ScatterRows.looked_up(statement, type_) if plain else None
     if rows is None:
         return None
     width = type_.size // max(1, prod(rows.extents))
-    large = rows.count * width >= MIN_SORTED_ELEMENTS and type_.size >= MIN_TARGET_ELEMENTS
-    return rows if large and width >= MIN_SORTED_ROW else None
+    return rows if rows.count * width >= MIN_SORTED_ELEMENTS and width >= MIN_SORTED_ROW else None
 
 
 def _sum_sorted_rows(match: Match, rows: ScatterRows) -> Iterator[Statement]:
@@ -106,13 +103,15 @@ class _SortedSum:
         return self._type.dtype.accumulator
 
     @property
-    def _places(self) -> int:
-        return prod(self.rows.extents)
+    def _chunk(self) -> int:
+        """Number of rows of a chunk."""
+        missing = FULL_BITS + 1 - self._type.size.bit_length()
+        return 1 << max(min(MIN_CHUNK_BITS, CHUNK_BITS), CHUNK_BITS - max(0, missing))
 
     @property
     def _chunks(self) -> int:
-        """Number of chunks that another one follows."""
-        return self.rows.count - 1 >> CHUNK_BITS
+        """Number of whole chunks; no element adds one that none follows."""
+        return self.rows.count // self._chunk
 
     def _add(self, name: str, dtype: DType, shape: Sequence[int]) -> str:
         return self.index.add_tensor(f"{self.statement.target}.{name}", TensorType(dtype, tuple(shape)))
@@ -127,23 +126,20 @@ class _SortedSum:
         yield self._numbered_rows(terms)
         axes, write = element_of(self._type)
         place = linearise([write[n] for n in self.rows.dims], row_major(self.rows.extents))
-        start, total, parts = self.order.begin, self._add("total", self._wide, self._type.shape), ""
+        begin, end = self.order.begin(place), self.order.begin(place + 1)
+        last = clamp(end - 1, 0, self.rows.count - 1) // self._chunk
+        tail = begin + clamp(last * self._chunk - begin, 0, self.rows.count) if self._chunks else begin
+        step, total = Var("i", min(self._chunk, self.rows.count)), self._add("total", self._wide, self._type.shape)
+        yield self._sum(total, axes, write, self._term(terms, tail + step, end), step)
+        result: Expr = Read(total, write)
         if self._chunks:
             parts = self._add("part", self._wide, (self._chunks, *(axis.extent for axis in self.columns)))
-            yield from self._chunk_sums(parts, terms)
-            start, first, last = (self._add(n, DType.U32, (self._places,)) for n in ("tail", "first", "last"))
-            yield from self._chunk_places(start, first, last)
-        step = Var("i", 1 << CHUNK_BITS if parts else self.rows.count)
-        beyond = looked_up(self.order.end, place, self.rows.count + 1)
-        yield self._sum(total, axes, write, self._term(terms, start, place, step, beyond), step)
-        result: Expr = Read(total, write)
-        if parts:
-            before = self._add("before", self._wide, self._type.shape)
-            chunk = Var("c", self._chunks)
-            number = looked_up(first, place, self._chunks + 1) + chunk
-            counted = Guard(number - looked_up(last, place, self._chunks + 1), -self._chunks, 0)
+            yield self._chunk_sums(parts, terms)
+            before, c = self._add("before", self._wide, self._type.shape), Var("c", self._chunks)
+            number = begin // self._chunk + c
+            counted = Guard(number - last, -self.rows.count, 0)
             part = Read(parts, (clamp(number, 0, self._chunks - 1), *map(as_index, self.columns)), (counted,))
-            yield self._sum(before, axes, write, part, chunk)
+            yield self._sum(before, axes, write, part, c)
             result = Call("add", (Read(before, write), result))
         result = self.index.convert(result, self._type.dtype)
         yield Statement(self.statement.target, axes, write, result, span=self.statement.span)
@@ -157,43 +153,28 @@ class _SortedSum:
         axes = (row, *self.columns)
         return Statement(terms, axes, tuple(map(as_index, axes)), body, span=self.statement.span)
 
-    def _term(self, terms: str, start: str, at: Index, step: Var, end: Index) -> Read:
-        """Return an element of the row at a step from a start in the order, 0 from an end on."""
-        count = self.rows.count
-        number = looked_up(start, at, count + 1) + step
-        row = looked_up(self.order.order, clamp(number, 0, count - 1), count)
-        return Read(terms, (row, *map(as_index, self.columns)), (Guard(number - end, -count, 0),))
+    def _term(self, terms: str, number: Index, end: Index) -> Read:
+        """Return an element of the row at a place of the order, 0 from an end on."""
+        at = (self.order.row(number), *map(as_index, self.columns))
+        return Read(terms, at, (Guard(number - end, -self.rows.count, 0),))
 
-    def _chunk_sums(self, parts: str, terms: str) -> Iterator[Statement]:
-        """Yield the sums of chunks: those of their last rows that have the place of the next one's first."""
-        chunk, step, places = Var("c", self._chunks), Var("i", 1 << CHUNK_BITS), self._places
-        begin = as_index(chunk) * (1 << CHUNK_BITS)
-        after = begin + (1 << CHUNK_BITS)
-        start = self._add("from", DType.U32, (self._chunks,))
-        place = clamp(looked_up(self.order.place, after, places + 1), 0, places - 1)
-        first = Read(self.order.begin, (place,))
-        later = Call("max", (first, IndexValue(begin, DType.U32)))
-        inside = Call("lt", (Read(self.order.place, (after,)), Const(places, DType.U32)))
-        body = Call("select", (inside, later, IndexValue(after, DType.U32)))
-        yield Statement(start, (chunk,), (as_index(chunk),), body)
+    def _chunk_sums(self, parts: str, terms: str) -> Statement:
+        """Return the sums of chunks: those of their last rows that have the place of the next one's first."""
+        chunk, step = Var("c", self._chunks), Var("i", self._chunk)
+        first = as_index(chunk) * self._chunk
+        after = first + self._chunk
+        begin = self.order.begin(self.order.place_of(self.order.row(after)))
+        number = first + clamp(begin - first, 0, self._chunk) + step
         axes = (chunk, *self.columns)
-        yield self._sum(
-            parts, axes, tuple(map(as_index, axes)), self._term(terms, start, as_index(chunk), step, after), step
-        )
-
-    def _chunk_places(self, tail: str, first: str, last: str) -> Iterator[Statement]:
-        """Yield for each place its first row in its last chunk, its first chunk, and its last one."""
-        axis = Var("v", self._places)
-        here = (as_index(axis),)
-        begin, end = Read(self.order.begin, here), Read(self.order.end, here)
-        bits = Const(CHUNK_BITS, DType.U32)
-        chunk: Expr = Call("shr", (Call("sub", (Call("max", (end, Const(1, DType.U32))), Const(1, DType.U32))), bits))
-        for target, body in (
-            (tail, Call("max", (begin, Call("shl", (chunk, bits))))),
-            (first, Call("shr", (begin, bits))),
-            (last, chunk),
-        ):
-            yield Statement(target, (axis,), here, body)
+        return self._sum(parts, axes, tuple(map(as_index, axes)), self._term(terms, number, after), step)
 
 
-SORTED_SUM = RewriteRule(Scattered(("sum",)), _sortable_rows, _sum_sorted_rows)
+def _narrow_rows(match: Match) -> ScatterRows | None:
+    """Return the rows of a scatter whose sums need a wider type than its own."""
+    dtype = match.index.types[match.root.target].dtype
+    return _sortable_rows(match) if dtype.accumulator is not dtype else None
+
+
+SORTED_SUM, NARROW_SORTED_SUM = (
+    RewriteRule(Scattered(("sum",)), rows, _sum_sorted_rows) for rows in (_sortable_rows, _narrow_rows)
+)

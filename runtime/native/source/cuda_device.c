@@ -94,7 +94,11 @@ static cuts_status fill_device(cuda_device *device, const cuts_options *options,
     const char *path = options->library ? options->library : DEFAULT_LIBRARY;
     TRY(load_functions(path, names, functions, count - optional, count, &device->library));
     memcpy(&device->cu, functions, sizeof device->cu);
-    TRY(open_context(device, options, file));
+    return open_context(device, options, file);
+}
+
+static cuts_status load_cuda(device *base, const plan_file *file) {
+    cuda_device *device = (cuda_device *)base;
     TRY(enter_context(device));
     cuts_status status = load_modules(device, file);
     leave_context(device);
@@ -192,6 +196,7 @@ const driver_calls CUDA_DRIVER = {
     .device_type = CUDA_DEVICE,
     .shares_host_memory = shares_host_memory_cuda,
     .open = open_cuda,
+    .load = load_cuda,
     .close = close_cuda,
     .allocate = allocate_cuda,
     .release = release_cuda,

@@ -22,7 +22,9 @@ typedef struct driver_calls {
     int32_t device_type; /* of memory that `allocate` returns */
     int (*shares_host_memory)(const device *device);
 
+    /* Opens a device that fits a plan; `load` brings the plan's programs there. */
     cuts_status (*open)(const cuts_options *options, const plan_file *file, device **opened);
+    cuts_status (*load)(device *device, const plan_file *file);
     void (*close)(device *device);
 
     /* Memory of zeros. */

@@ -118,14 +118,18 @@ static void close_opencl(device *base) {
     free(device);
 }
 
-static cuts_status fill_device(opencl_device *device, const cuts_options *options, const plan_file *file) {
+static cuts_status fill_device(opencl_device *device, const cuts_options *options) {
     static const char *const names[] = {OPENCL_FUNCTIONS(OPENCL_NAME)};
     int count = sizeof names / sizeof *names;
     void *functions[sizeof names / sizeof *names];
     const char *path = options->library ? options->library : DEFAULT_LIBRARY;
     TRY(load_functions(path, names, functions, count, count, &device->library));
     memcpy(&device->cl, functions, sizeof device->cl);
-    TRY(open_context(device, options));
+    return open_context(device, options);
+}
+
+static cuts_status load_opencl(device *base, const plan_file *file) {
+    opencl_device *device = (opencl_device *)base;
     device->programs = calloc(file->program_count + 1, sizeof *device->programs);
     if (!device->programs) return fail(CUTS_ERROR_MEMORY, "too little memory to open a plan");
     device->program_count = file->program_count;
@@ -134,10 +138,11 @@ static cuts_status fill_device(opencl_device *device, const cuts_options *option
 }
 
 static cuts_status open_opencl(const cuts_options *options, const plan_file *file, device **opened) {
+    (void)file;
     opencl_device *device = calloc(1, sizeof *device);
     if (!device) return fail(CUTS_ERROR_MEMORY, "too little memory to open a plan");
     device->base.calls = &OPENCL_DRIVER;
-    cuts_status status = fill_device(device, options, file);
+    cuts_status status = fill_device(device, options);
     if (status == CUTS_OK)
         *opened = &device->base;
     else
@@ -213,6 +218,7 @@ const driver_calls OPENCL_DRIVER = {
     .device_type = OPENCL_DEVICE,
     .shares_host_memory = shares_host_memory_opencl,
     .open = open_opencl,
+    .load = load_opencl,
     .close = close_opencl,
     .allocate = allocate_opencl,
     .release = release_opencl,

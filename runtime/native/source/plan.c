@@ -1,5 +1,6 @@
 #include "plan.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,7 +53,34 @@ static cuts_status open_device(cuts_plan *plan, const cuts_options *options) {
     if (options->ordinal == -1) return CUTS_OK;
     if (options->ordinal < -1) return fail(CUTS_ERROR_ARGUMENT, "there is no device %d", (int)options->ordinal);
     const driver_calls *calls = plan->file.info->dialect == DIALECT_CUDA ? &CUDA_DRIVER : &OPENCL_DRIVER;
-    TRY(calls->open(options, &plan->file, &plan->device));
+    return calls->open(options, &plan->file, &plan->device);
+}
+
+typedef struct digest_work {
+    const plan_file *file;
+    uint8_t found[SHA256_BYTES];
+} digest_work;
+
+static void *compute_digest(void *data) {
+    digest_work *work = data;
+    compute_plan_digest(work->file->bytes, work->file->nbytes, work->found);
+    return NULL;
+}
+
+/* Opens the device while a thread reads the file: a GPU's context takes as long as the digest of some hundred MB. Code
+ * of the file is loaded when its digest is known to be right. */
+static cuts_status open_and_check(cuts_plan *plan, const cuts_options *options) {
+    digest_work work = {.file = &plan->file};
+    pthread_t thread;
+    int is_alone = pthread_create(&thread, NULL, compute_digest, &work);
+    cuts_status status = open_device(plan, options);
+    if (is_alone)
+        compute_digest(&work);
+    else
+        pthread_join(thread, NULL);
+    TRY(check_plan_digest(work.found, plan->file.bytes));
+    if (status != CUTS_OK || !plan->device) return status;
+    TRY(calls_of(plan)->load(plan->device, &plan->file));
     return load_constants(plan);
 }
 
@@ -65,7 +93,7 @@ static cuts_status finish_opening(plan_file file, const cuts_options *options, c
     }
     plan->file = file;
     atomic_init(&plan->owner_count, 1);
-    cuts_status status = open_device(plan, options);
+    cuts_status status = open_and_check(plan, options);
     if (status == CUTS_OK)
         *opened = plan;
     else

@@ -8,7 +8,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "sha256.h"
 #include "status.h"
 
 enum { HEADER_BYTES = 64, SECTION_ALIGNMENT = 64 };
@@ -48,16 +47,19 @@ static cuts_status check_header(const header *head, size_t nbytes) {
     return CUTS_OK;
 }
 
-static cuts_status check_digest(const header *head, size_t nbytes) {
-    uint8_t found[SHA256_BYTES];
-    sha256 digest;
-    sha256_begin(&digest);
-    sha256_add(&digest, head, offsetof(header, digest));
-    sha256_add(&digest, head + 1, nbytes - HEADER_BYTES);
-    sha256_end(&digest, found);
+cuts_status check_plan_digest(const uint8_t found[SHA256_BYTES], const void *bytes) {
+    const header *head = bytes;
     if (memcmp(found, head->digest, SHA256_BYTES))
         return fail(CUTS_ERROR_DIGEST, "the plan is damaged: its digest does not fit its content; write it again");
     return CUTS_OK;
+}
+
+void compute_plan_digest(const void *bytes, size_t nbytes, uint8_t found[SHA256_BYTES]) {
+    sha256 digest;
+    sha256_begin(&digest);
+    sha256_add(&digest, bytes, offsetof(header, digest));
+    sha256_add(&digest, (const header *)bytes + 1, nbytes - HEADER_BYTES);
+    sha256_end(&digest, found);
 }
 
 /* Sets the records and their count of section number `index`. */
@@ -110,17 +112,21 @@ cuts_status plan_file_read(const void *bytes, size_t nbytes, plan_file *file) {
     return check_plan_records(file);
 }
 
-static cuts_status read_with_digest(const void *bytes, size_t nbytes, plan_file *file) {
+/* Reads a file whose digest is checked later; damage is reported before the records that it makes wrong. */
+static cuts_status read_records(const void *bytes, size_t nbytes, plan_file *file) {
+    uint8_t found[SHA256_BYTES];
     TRY(check_header(bytes, nbytes));
-    TRY(check_digest(bytes, nbytes));
-    return plan_file_read(bytes, nbytes, file);
+    cuts_status status = plan_file_read(bytes, nbytes, file);
+    if (status == CUTS_OK) return CUTS_OK;
+    compute_plan_digest(bytes, nbytes, found);
+    return check_plan_digest(found, bytes) == CUTS_OK ? status : CUTS_ERROR_DIGEST;
 }
 
 cuts_status plan_file_open_memory(const void *bytes, size_t nbytes, plan_file *file) {
     void *copy = malloc(nbytes ? nbytes : 1);
     if (!copy) return fail(CUTS_ERROR_MEMORY, "a plan of %zu bytes does not fit into memory", nbytes);
     if (nbytes) memcpy(copy, bytes, nbytes);
-    cuts_status status = read_with_digest(copy, nbytes, file);
+    cuts_status status = read_records(copy, nbytes, file);
     if (status != CUTS_OK) free(copy);
     return status;
 }
@@ -147,7 +153,7 @@ cuts_status plan_file_open(const char *path, plan_file *file) {
     cuts_status status = map_file(descriptor, path, &bytes, &nbytes);
     close(descriptor);
     TRY(status);
-    status = read_with_digest(bytes, nbytes, file);
+    status = read_records(bytes, nbytes, file);
     file->is_mapped = 1;
     if (status != CUTS_OK) munmap(bytes, nbytes);
     return status;

@@ -7,6 +7,7 @@
 #define CUTS_PLAN_FILE_H
 
 #include "cuts_run.h"
+#include "sha256.h"
 
 enum { PLAN_FORMAT_VERSION = 2, SECTION_COUNT = 14, MAX_MAP_RANK = 5, MAX_WALKED = 3, MAX_RANK = 64 };
 
@@ -113,14 +114,18 @@ typedef struct plan_file {
     uint32_t role_counts[3];
 } plan_file;
 
-/* Maps and checks a file. */
+/* Maps a file and checks everything but the digest of one with right records. */
 cuts_status plan_file_open(const char *path, plan_file *file);
 
-/* Copies and checks a file in memory. */
+/* Copies a file in memory and checks it alike. */
 cuts_status plan_file_open_memory(const void *bytes, size_t nbytes, plan_file *file);
 
 /* Reads and checks everything but the digest, of memory that is a multiple of 8 and stays the caller's. */
 cuts_status plan_file_read(const void *bytes, size_t nbytes, plan_file *file);
+
+/* Computes the digest of a plan, and compares it with that in its header. */
+void compute_plan_digest(const void *bytes, size_t nbytes, uint8_t found[SHA256_BYTES]);
+cuts_status check_plan_digest(const uint8_t found[SHA256_BYTES], const void *bytes);
 
 void plan_file_close(plan_file *file);
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from attrs import field, frozen
 
-from ....ir import BackendError, install_command
+from ...ir import BackendError, install_command
 
 _WHEELS = f"the wheels nvidia-cuda-nvrtc and cuda-bindings ({install_command('cuda')})"
 _EARLIER_WHEEL = f"the wheel of NVRTC 12 beside the present compiler ({install_command('cuda12')})"

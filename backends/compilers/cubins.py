@@ -17,7 +17,9 @@ from ...ir import KernelFunction, UsageError, processor_count
 from ...store import EntryStore, Key, digest, digest_parts, take_earlier
 from ..compiler_diagnostics import compile_error
 from ..library import DIALECT
-from .compilers import RejectedSourceError, Toolchain, find_nvcc, find_nvrtc, find_second_nvrtc, missing_compiler
+from .nvcc import find_nvcc
+from .nvrtc import find_nvrtc, find_second_nvrtc
+from .toolchain import RejectedSourceError, Toolchain, missing_compiler
 
 _TIMEOUT = 120.0
 #: Architectures with instructions that only kernels compiled for exactly them may use (`wgmma`).
