@@ -26,7 +26,6 @@ from ...ir import (
     Cast,
     Expr,
     FusedGroup,
-    Output,
     Read,
     Reduction,
     Segment,
@@ -252,35 +251,12 @@ def words_ahead(
     threads: Sequence[Any],
     chunk: Any,
 ) -> Any:
-    """Return the registers of elements that a block of a walked row loads ahead."""
+    """Return the registers of a walked block's elements loaded ahead."""
     found = 0
     for read in reads_ahead(segment):
         own = (n for dim, n in zip(dims, threads, strict=True) if not expr_variables(read).isdisjoint(dim))
         found = found + chunk * product(own) * max(1, tensors[read.tensor].dtype.size // 4)
     return found
-
-
-def summed_dims(segment: Segment, dims: Sequence[tuple[Var, ...]]) -> tuple[int, ...]:
-    """Return the dims along which outputs beside walked rows sum instances."""
-    sums = segment.column_sums if walked_row(segment) is not None else ()
-    return tuple(sorted({d for output in sums for d in dims_of_sum(segment, output, dims)}))
-
-
-def sums_row(output: Output) -> bool:
-    """Return whether a sum over instances is one along their rows, too."""
-    return bool(output.across) and not any({*output.extra} & variables(index) for index in output.write)
-
-
-def summed_axes(segment: Segment, output: Output) -> tuple[Var, ...]:
-    """Return the axes whose instances an output along a row sums."""
-    kept = frozenset[Var]().union(*map(variables, output.write))
-    return tuple(a for a in segment.axes if a.extent > 1 and a not in kept) if output.across else ()
-
-
-def dims_of_sum(segment: Segment, output: Output, dims: Sequence[tuple[Var, ...]]) -> tuple[int, ...]:
-    """Return the dims along which an output sums instances of walked rows."""
-    axes = {*summed_axes(segment, output)}
-    return tuple(d for d, dim in enumerate(dims) if not axes.isdisjoint(dim))
 
 
 # ---- chains in registers

@@ -56,7 +56,7 @@ STREAMING_REGISTERS, OTHER_REGISTERS = 128, 56
 
 
 def streaming_blocks(schedule: Schedule, target: Target) -> int:
-    """Return the blocks of an SM whose threads have many loads in flight."""
+    """Return an SM's blocks of threads with many loads in flight."""
     most = target.registers_per_sm // (schedule.threads * STREAMING_REGISTERS)
     return max(1, min(most, -(-schedule.blocks // target.NUM_SM)))
 
@@ -195,7 +195,7 @@ class _Walk:
 
     @property
     def loads_first(self) -> bool:
-        """Return whether registers hold two blocks, so that a block is computed while all of the next is loaded."""
+        """Return whether a block is loaded whole before the one ahead."""
         layout, target, schedule = self.state.layout, self.state.target, self.state.frame.schedule
         blocks = streaming_blocks(layout.schedule, target)
         most = min(target.max_registers, target.registers_per_sm // (layout.schedule.threads * blocks))

@@ -1,4 +1,4 @@
-"""Work of walked rows: stalls, and sums beside them with exchanges between threads."""
+"""Work of walked rows: stalls, sums, exchanges between threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STALLING_WARPS = 6.4
 
 
 def add_walk(totals: Totals, segment: Segment, geometry: Geometry, before: Mapping[str, Count]) -> None:
-    """Count the stalls of a walk with the counts from `before` on, and the sums of each K block."""
+    """Count a walk's stalls, with the counts since `before`, and its sums."""
     every = totals.blocks * np.ceil(geometry.threads / totals.target.warp_size)
     totals.add("issue", totals.since("issue", before) * STALLING_WARPS * totals.target.NUM_SM / every)
     chunk, trips = geometry.block_k[geometry.structure.walked], geometry.trips[geometry.structure.walked]
