@@ -43,7 +43,8 @@ HEAD = """# Results
 as `cuts tune` does, within the budget of the row. Peers run in the same precision: PyTorch (cuDNN in benchmark mode,
 cuBLAS; in strict fp32 without TF32), the fastest cuBLASLt and cuDNN plans for single operations, and `torch.compile`,
 each as a captured CUDA graph. Operations are timed with a cold L2 cache: each contender alternates over sets of tensors
-of four times the cache, and the median of alternating rounds counts. Models have random weights and inputs.
+of four times the cache, and the median of alternating rounds counts. Models have random weights and inputs. TVM (a
+wheel of 100 MB) and TensorRT (PyPI has stubs only) could not be installed beside the GPU: they have no rows.
 
 """
 #: Fields of the versions, and their short names.

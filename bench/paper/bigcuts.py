@@ -134,15 +134,17 @@ def _runs_text(rows: Sequence[Row]) -> str:
 
 
 def _beyond_text(rows: Sequence[Row]) -> str:
-    """Return runs under a limit of device memory, and their predictions."""
+    """Return runs under a limit of device memory, their predictions, and the rates of storage."""
     lines = []
     for row in rows:
         sizes = (f"{row[key] / 1e9:.1f}" for key in ("bytes", "limit", "memory"))
         taken = fmean(row["seconds"])
         errors = (f"{taken / row[key] - 1:+.1%}" for key in ("predicted", "with_disk"))
-        lines.append([row["name"], *sizes, f"{row['predicted']:.2f}", f"{taken:.2f}", *errors])
+        peer = f"{row['fsdp2_read'] / 1e9:.1f}" if "fsdp2_read" in row else None
+        rates = (f"{row['read'] / 1e9:.1f}", peer)
+        lines.append([row["name"], *sizes, f"{row['predicted']:.2f}", f"{taken:.2f}", *errors, *rates])
     heads = ["case", "model, GB", "limit, GB", "used, GB", "predicted, s", "measured, s", "error"]
-    return markdown_table([*heads, "with its storage rate"], lines)
+    return markdown_table([*heads, "with its storage rate", "read, GB/s", "FSDP2, GB/s"], lines)
 
 
 TABLES = (

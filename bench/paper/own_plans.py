@@ -38,7 +38,7 @@ def timed_networks() -> Mapping[str, Row]:
 
 
 def planned_networks(request: TableRequest) -> Iterator[Row]:
-    """Yield the estimates of each network that a request names, beside its measured time."""
+    """Yield the estimates and the measured time of each requested network."""
     timed, begin = timed_networks(), monotonic()
     for name in request.names:
         if monotonic() - begin > request.limit:
@@ -67,7 +67,7 @@ def plans_of(rows: Sequence[Row]) -> list[TimedPlan]:
 
 
 def networks_text(rows: Sequence[Row]) -> str:
-    """Return the table of networks, each predicted by the others, with the number within 10 %."""
+    """Return the table of networks, each predicted by the others."""
     rows = [row for row in rows if "straight" in row]
     plans, lines, close = plans_of(rows), [], 0
     for row, plan in zip(rows, plans, strict=True):

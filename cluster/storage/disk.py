@@ -145,7 +145,7 @@ class Disk:
         return self._pieces(piece, nbytes)
 
     def copy(self, work: Moved, nbytes: int, *, writes: bool = False) -> list[Future[None]]:
-        """Copy a range that is in memory; `work(begin, end)` copies a piece of it."""
+        """Copy a range in memory, piece by piece, by `work(begin, end)`."""
 
         def piece(begin: int, end: int) -> None:
             work(begin, end)

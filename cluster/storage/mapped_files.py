@@ -35,14 +35,14 @@ def memory_devices() -> frozenset[int]:
 
 @define
 class MappedFiles:
-    """Mapped files by device and number; None for a file that cannot be pinned."""
+    """Mapped files by device and number, None where one cannot be pinned."""
 
     transfers: Transfers
     devices: frozenset[int] = field(factory=memory_devices)
     _known: dict[tuple[int, int], Array | None] = field(factory=dict)
 
     def find(self, path: Path) -> Array | None:
-        """Return the bytes of a file in memory, None for one on a disk."""
+        """Return the bytes of a file in memory, else None."""
         facts = os.stat(path)
         if facts.st_dev not in self.devices or not facts.st_size:
             return None

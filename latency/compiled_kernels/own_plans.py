@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from attrs import frozen
 
 from ...ir import UsageError, launches
-from ...runtime import Plan
 from ..dataset import Profile, known_tables, load_profile, read_table
 from ..models import LayerPrediction, ModelPrediction
 from ..operations import ModelLayer
@@ -28,9 +27,28 @@ from ..predictor import Prediction
 _COVERED_PART = 0.9
 
 
+class LaunchedGroups(Protocol):
+    """Compiled graph or plan: steps, records of groups, loops."""
+
+    @property
+    def steps(self) -> Sequence[Any]:
+        """Launches in order."""
+
+    @property
+    def groups(self) -> Sequence[Mapping[str, Any]]:
+        """Records of the steps."""
+
+    @property
+    def loops(self) -> Sequence[Any]:
+        """Loops over steps."""
+
+
 @frozen
 class PlannedLaunch:
-    """Launch of a plan, in a loop or not, with its nodes, operations and estimate in microseconds."""
+    """Launch of a plan: nodes, operations, and estimated microseconds.
+
+    One that is `looped` belongs to a loop.
+    """
 
     name: str
     op: str
@@ -80,12 +98,12 @@ class OwnPlans:
         return plan.straight * self.share + plan.looped * self.looped
 
 
-def planned_launches(plan: Plan) -> list[PlannedLaunch]:
+def planned_launches(plan: LaunchedGroups) -> list[PlannedLaunch]:
     """Return the launches of a plan in order."""
     looped = {step for loop in plan.loops for step in range(loop.first, loop.last)}
     found = []
     for step, _ in launches(len(plan.steps), plan.loops):
-        group: Mapping[str, Any] = plan.groups[step]
+        group = plan.groups[step]
         names = ", ".join(str(node).rpartition(".")[0] or str(node) for node in group["nodes"])
         found.append(PlannedLaunch(names, ", ".join(group["ops"]), 1e6 * group["estimate"], step in looped))
     return found

@@ -230,9 +230,11 @@ def _scattered_rows(features: Features) -> Count:
 def _unfilled_lines(features: Features, target: Target) -> Count:
     """Return the lines that warps touch beyond those that their direct accesses would fill.
 
-    Where there are more than accesses of threads, some are weighted ones at places that data give.
+    Where there are more than accesses of threads, some are weighted ones at places that data give. Threads without
+    loops touch a line again at once.
     """
     counted = np.less_equal(features.lines, 1.01 * (features.direct * features.threads + features.stores))
+    counted = counted & np.greater(features.looped, 0)
     counted = counted & np.equal(features.by_lanes, 0) & np.equal(features.tensor, 0) & np.equal(features.chained, 0)
     filled = (features.fetched + features.stored) / target.shared_bandwidth
     return np.where(counted, np.maximum(0.0, features.lines - filled), 0.0)

@@ -77,7 +77,7 @@ def tuned_choice(seconds: float | None) -> TunedChoice:
 
 
 def test_a_group_takes_no_longer_than_a_routine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The partition is decided by the faster of both, also after the search of its kernel."""
+    """The partition is decided by the faster of both."""
     problem = evolve(problem_of(), target=CUDA)
     tuning = TuningSession(CUDA, Tuner(executor_of(bench())), Settings())
     monkeypatch.setattr(measured_model, "library_kernels", offers)

@@ -13,6 +13,9 @@ from ....ir import Read, Reduction, Segment, TensorType, Var
 from ...geometry import Count, Cover, Geometry, ceil_div, data_end, elements, least, places_of, product
 from ...lowering import ROW_STEPS, max_window_elements
 
+#: Most loads of a thread in one trip of a loop that is unrolled whole.
+UNROLLED_LOADS = 192
+
 
 @frozen
 class EvaluationSite:
@@ -73,8 +76,8 @@ class EvaluationSite:
     def loads(self, read: Read, type_: TensorType) -> Count:
         """Return the elements that a thread loads in one trip.
 
-        It loads each once, unless that exceeds its registers, or the loop passes its end; then each once in each
-        iteration of the outermost of several loops, or, if that is too many as well, for each use.
+        It loads each once, unless that exceeds its registers; then each once in each iteration of the outermost of
+        several loops, or, if that is too many as well, for each use.
         """
         most = max_window_elements(type_.dtype)
         return self._memoise(("loads", read.indices, type_.steps, most), lambda: self._loads(read, type_.steps, most))
@@ -85,8 +88,8 @@ class EvaluationSite:
             return once
         used, runs = places_of(read.indices), self._runs(read)
         each, many = self.run.dependent(used) * runs, np.greater(once, most)
-        if len(self.trips) == 1:  # elements past a loop's end have a guard of their own
-            many = many | np.not_equal(self.chunks[0] * self.trips[0], self.rows[0][0].extent)
+        if len(self.trips) == 1:  # a compiler merges equal loads of loops that it unrolls
+            many = many & np.greater(each, UNROLLED_LOADS)
         else:
             turn = elements(read, shape, self.step)
             each = np.where(np.greater(turn, most), each, turn * self.tiles * runs)

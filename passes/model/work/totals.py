@@ -55,7 +55,7 @@ from ..row_registers import resident_row
 from ..scatter_cost import BIN_INSTRUCTIONS, scatter_cost
 
 #: Measured cycles of shared memory for each counted one, of rows that a cluster's blocks cache.
-CACHED_ROW_CYCLES = 2.6
+CACHED_ROW_CYCLES = 1.8
 
 
 class Totals:
