@@ -34,6 +34,7 @@ from ...ir import (
     as_index,
     is_bijection,
     is_recurrence,
+    reads,
     rebuild,
     solve,
     substitute,
@@ -213,7 +214,7 @@ def column_sums(statements: Sequence[Statement], tensors: Tensors, live: Collect
 
     if walked is not None:
         every = [s for s in free if s.combine == "sum" and count((*s.axes, *s.reduce)) == count(walked)]
-        return {s.target: ColumnSum("sum", len(s.reduce)) for s in every} if every == sums else {}
+        return {s.target: ColumnSum("sum", len(s.reduce)) for s in every}
     if not free or not rows or any(s.combine and s not in sums for s in statements):
         return {}
 
@@ -304,11 +305,14 @@ def check_column(
 def check_rows(segment: Segment) -> None:
     """Raise `FusionError` where column sums are beside rows of several kinds."""
     rows = {r.reduce for r in segment.reductions} | {o.extra for o in segment.outputs if o.extra}
-    along = any(r.along for r in segment.reductions)
-    if segment.column_sums and (len(rows) != 1 or (along and walked_row(segment) is None)):
+    separate = walked_row(segment) is None if any(r.along for r in segment.reductions) else len(rows) != 1
+    if segment.column_sums and separate:
         raise FusionError("column sums are beside rows of several kinds")
     if any(map(is_recurrence, segment.reductions)) and walked_row(segment) is None:
         raise FusionError("a recurrence is beside rows of several kinds")
     directions = {SCAN_MODES[r.along][0] for r in segment.reductions if r.along in SCAN_MODES}
-    if len(directions) > 1 and not any(variables(o.write[-1]) & {*o.extra} for o in segment.outputs if o.write):
-        raise FusionError("rows that no lanes hold are scanned from both ends")
+    held = any(variables(o.write[-1]) & {*o.extra} for o in segment.outputs if o.write)
+    scans = {r.name for r in segment.reductions if r.along in SCAN_MODES}
+    again = any(read.tensor in scans for r in segment.reductions if not r.along for read in reads(r.body))
+    if not held and (len(directions) > 1 or again):
+        raise FusionError("rows that no lanes hold are scanned from both ends, or reduced after a scan")

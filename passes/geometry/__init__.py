@@ -8,6 +8,7 @@ from .block_sums import (
     added_neighbours,
     bin_count,
     data_end,
+    dims_of_sum,
     ending_guards,
     index_axes,
     is_scatter_only,
@@ -17,6 +18,9 @@ from .block_sums import (
     scatter_bins,
     scatter_tile_dim,
     single_elements,
+    summed_axes,
+    summed_dims,
+    sums_row,
 )
 from .footprint import (
     Count,
@@ -60,7 +64,6 @@ from .row_sharing import (
     RegisterChain,
     cached_reads,
     can_stream_rows,
-    dims_of_sum,
     drop_conversions,
     is_register_chain,
     is_row_maximum,
@@ -73,13 +76,11 @@ from .row_sharing import (
     shareable_loops,
     shifted_score,
     split_divisor,
-    summed_axes,
-    summed_dims,
-    sums_row,
     walked_loop,
     walks_rows,
     weighs_scores_alone,
     whole_loops,
+    words_ahead,
 )
 from .schedule_template import (
     ScheduleParameter,

@@ -24,6 +24,7 @@ from ...ir import (
     Index,
     Indirect,
     InRange,
+    Output,
     Read,
     Reduction,
     Segment,
@@ -40,6 +41,7 @@ from ...ir import (
     stored_factor,
     substitute,
     variables,
+    walked_row,
 )
 from .footprint import Count, product
 from .schedule_template import next_power
@@ -223,3 +225,28 @@ def _nonzero(factor: Expr) -> Iterator[Guard]:
         condition, value, other = factor.args
         if isinstance(condition, InRange) and isinstance(other, Const) and other.value == 0:
             yield from (*condition.guards, *_nonzero(value))
+
+
+# ---- sums over instances of walked rows
+
+
+def summed_dims(segment: Segment, dims: Sequence[tuple[Var, ...]]) -> tuple[int, ...]:
+    """Return the dims along which outputs beside walked rows sum instances."""
+    sums = segment.column_sums if walked_row(segment) is not None else ()
+    return tuple(sorted({d for output in sums for d in dims_of_sum(segment, output, dims)}))
+
+
+def sums_row(output: Output) -> bool:
+    """Return whether a sum over instances is one along their rows, too."""
+    return bool(output.across) and not any({*output.extra} & variables(index) for index in output.write)
+
+
+def summed_axes(segment: Segment, output: Output) -> tuple[Var, ...]:
+    """Return the axes whose instances an output along a row sums."""
+    kept = frozenset[Var]().union(*map(variables, output.write)) if output.across else {*segment.axes}
+    return tuple(a for a in segment.axes if a.extent > 1 and a not in kept)
+
+
+def dims_of_sum(segment: Segment, output: Output, dims: Sequence[tuple[Var, ...]]) -> tuple[int, ...]:
+    """Return the dims along which an output sums instances of walked rows."""
+    return tuple(d for d, dim in enumerate(dims) if not {*summed_axes(segment, output)}.isdisjoint(dim))

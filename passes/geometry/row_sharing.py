@@ -12,9 +12,10 @@ are divided after the second contraction, in the type of its sums.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import inf
+from typing import Any
 
 from attrs import evolve, frozen
 
@@ -25,11 +26,11 @@ from ...ir import (
     Cast,
     Expr,
     FusedGroup,
-    Output,
     Read,
     Reduction,
     Segment,
     SegmentSchedule,
+    TensorType,
     Var,
     as_index,
     expr_variables,
@@ -40,7 +41,7 @@ from ...ir import (
     variables,
     walked_row,
 )
-from .footprint import places_of
+from .footprint import places_of, product
 from .matrix_instructions import mma_operands
 from .schedule_template import SegmentTemplate, is_matrix_like, multiplies_one_row
 
@@ -239,30 +240,23 @@ def reads_ahead(segment: Segment) -> tuple[Read, ...]:
     row = walked_row(segment)
     found = [r for body in segment.expressions for r in reads(body) if r.tensor not in own]
     copied = {drop_conversions(o.body) for o in segment.outputs}
-    return tuple(dict.fromkeys(r for r in found if row in expr_variables(r) and r not in copied))
+    moving = (r for r in found if any(row in variables(index) for index in r.indices) and r not in copied)
+    return tuple(dict.fromkeys(moving))
 
 
-def summed_dims(segment: Segment, dims: Sequence[tuple[Var, ...]]) -> tuple[int, ...]:
-    """Return the dims along which outputs beside walked rows sum instances."""
-    sums = segment.column_sums if walked_row(segment) is not None else ()
-    return tuple(sorted({d for output in sums for d in dims_of_sum(segment, output, dims)}))
-
-
-def sums_row(output: Output) -> bool:
-    """Return whether a sum over instances is one along their rows, too."""
-    return bool(output.across) and not any({*output.extra} & variables(index) for index in output.write)
-
-
-def summed_axes(segment: Segment, output: Output) -> tuple[Var, ...]:
-    """Return the axes whose instances an output along a row sums."""
-    kept = frozenset[Var]().union(*map(variables, output.write))
-    return tuple(a for a in segment.axes if a.extent > 1 and a not in kept) if output.across else ()
-
-
-def dims_of_sum(segment: Segment, output: Output, dims: Sequence[tuple[Var, ...]]) -> tuple[int, ...]:
-    """Return the dims along which an output sums instances of walked rows."""
-    axes = {*summed_axes(segment, output)}
-    return tuple(d for d, dim in enumerate(dims) if not axes.isdisjoint(dim))
+def words_ahead(
+    segment: Segment,
+    tensors: Mapping[str, TensorType],
+    dims: Sequence[tuple[Var, ...]],
+    threads: Sequence[Any],
+    chunk: Any,
+) -> Any:
+    """Return the registers of a walked block's elements loaded ahead."""
+    found = 0
+    for read in reads_ahead(segment):
+        own = (n for dim, n in zip(dims, threads, strict=True) if not expr_variables(read).isdisjoint(dim))
+        found = found + chunk * product(own) * max(1, tensors[read.tensor].dtype.size // 4)
+    return found
 
 
 # ---- chains in registers

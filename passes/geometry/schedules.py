@@ -21,13 +21,12 @@ from ...ir import (
     expr_variables,
     streamable_axis,
 )
-from .block_sums import part_rows, scatter_tile_dim
+from .block_sums import part_rows, scatter_tile_dim, summed_dims
 from .matrix_instructions import held_swizzle, reads_shared_matrices, side_swizzle, widest_swizzle
 from .row_sharing import (
     can_stream_rows,
     is_register_chain,
     reduces_columns,
-    summed_dims,
     walked_loop,
     walks_rows,
     whole_loops,

@@ -24,7 +24,7 @@ from ...ir import (
 )
 from ..geometry import is_register_chain, joins_loop, multiplies_one_row, walks_rows
 from .hoisted_loads import hoist_loads
-from .k_loop import split_prologue, walk_rows
+from .k_loop import split_prologue, streaming_blocks, walk_rows
 from .layout import BlockLayout, Frame, lay_out
 from .outputs import emit_output, hold_outputs
 from .privatised_scatter import BINS, bins_buffer, emit_privatised_scatter
@@ -41,8 +41,6 @@ from .streaming import (
 
 #: Registers of a thread from which on a compiler has to know the blocks of an SM: it else takes about 168 at most.
 MANY_REGISTERS = 192
-#: Registers of a thread that has some twenty loads in flight.
-STREAMING_REGISTERS = 128
 
 
 def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage], target: Target) -> Kernel:
@@ -108,8 +106,7 @@ def _resident_blocks(layout: BlockLayout, target: Target) -> int:
     if any(producer.registers for producer in layout.producer):
         return 1
     if any(map(_streams_by_threads, layout.frames)):
-        most = target.registers_per_sm // (layout.schedule.threads * STREAMING_REGISTERS)
-        return max(1, min(most, -(-layout.schedule.blocks // target.NUM_SM)))
+        return streaming_blocks(layout.schedule, target)
     if layout.producer or not is_register_chain(layout.schedule.segments):
         return 0
     shared = sum(buffer.nbytes for buffer in layout.buffers.values())

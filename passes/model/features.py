@@ -65,7 +65,7 @@ from .memory_access import EvaluationSite, access_vector, ended_site, evaluation
 from .registers import Registers, chain_registers, register_limit, thread_registers
 from .roofline import group_work, memory_reads, nodes, translations
 from .row_registers import resident_row
-from .work import Totals, add_chain_overhead, add_column_sums, add_reduction, add_walked_sums
+from .work import Totals, add_chain_overhead, add_column_sums, add_reduction, add_walk
 
 #: Instructions of a thread that rescale a sum to a new running maximum, once for each K block.
 RESCALING_INSTRUCTIONS = 12.0
@@ -254,8 +254,8 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
         add_column_sums(totals, segment, geometry, before)
         for output in segment.column_sums:
             _add_stores(totals, segment, output, output_site(geometry, output.extra), geometry)
-    elif segment.column_sums:
-        add_walked_sums(totals, segment, geometry)
+    if geometry.structure.walked >= 0:
+        add_walk(totals, segment, geometry, before)
     if is_scatter_only(segment):
         totals.combine(segment, geometry)
     loaded = fetched if segment.reductions else totals.sums

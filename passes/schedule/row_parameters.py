@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from ...ir import Segment, Target, expr_variables
+from ...ir import Segment, Target
 from ..geometry import (
     ROW_CACHE_UNITS,
     Count,
@@ -20,7 +20,7 @@ from ..geometry import (
     next_power,
     powers,
     product,
-    reads_ahead,
+    words_ahead,
 )
 from .rules import Finding, ScheduleSizes, axes_text
 
@@ -32,7 +32,7 @@ STREAMED_PART_LENGTHS = (32, 64, 128, 256)
 #: with 32, the gradient of a cross entropy 1.6 times; softmaxes of 131,072 columns as long.
 MAX_HELD_ELEMENTS = 32
 #: Most registers of elements of walked rows that a thread loads ahead.
-MAX_WORDS_AHEAD = 144
+MAX_WORDS_AHEAD = 128
 #: Bytes of the values that lanes exchange by shuffles.
 SHUFFLED_BYTES = (4, 8)
 
@@ -97,12 +97,8 @@ def check_rows_walked(sizes: ScheduleSizes) -> Iterator[Finding]:
     for segment, part in zip(sizes.group.segments, sizes.parts, strict=True):
         if part.structure.walked < 0:
             continue
-        ahead: Count = product(part.thread)  # the states
-        for read in reads_ahead(segment):
-            dims = zip(part.structure.dims, part.thread, strict=True)
-            own = product(n for dim, n in dims if not expr_variables(read).isdisjoint(dim))
-            words = max(1, sizes.group.tensors[read.tensor].dtype.size // 4)
-            ahead = ahead + part.block_k[part.structure.walked] * own * words
+        chunk = part.block_k[part.structure.walked]
+        ahead = words_ahead(segment, sizes.group.tensors, part.structure.dims, part.thread, chunk)
         yield np.greater(ahead, MAX_WORDS_AHEAD), "{} registers of elements of walked rows are loaded ahead", ahead
 
 

@@ -191,9 +191,10 @@ def _walked_sums(
     longest = max((prod(a.extent for a in dims[d]) for d in summed_dims(segment, dims)), default=1)
     if several or longest > MAX_SUMMED_INSTANCES:
         return []
-    none = tuple(() for _ in reduces)
-    return [SegmentTemplate(dims, loops, reduces, none, walked=walked_loop(segment, loops),
-                            summed=summed_dims(segment, dims))]  # fmt: skip
+    last = dims[-1] if dims else ()
+    shapes = [dims, *([(*dims[:-1], last[:-1], last[-1:])] if len(last) > 1 else [])]
+    walked, none = walked_loop(segment, loops), tuple(() for _ in reduces)
+    return [SegmentTemplate(d, loops, reduces, none, walked=walked, summed=summed_dims(segment, d)) for d in shapes]
 
 
 def _privatised_templates(group: FusedGroup, segment: Segment, target: Target) -> list[SegmentTemplate]:

@@ -24,5 +24,5 @@ from .software_pipeline import (
     tile_load,
     warpgroup_k_loop,
 )
-from .walked_rows import walk_rows
+from .walked_rows import streaming_blocks, walk_rows
 from .warp_split_k import combine_warps, warp_sum_register

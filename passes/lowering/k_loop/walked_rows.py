@@ -34,7 +34,9 @@ from ....ir import (
     RegisterRead,
     RegisterWrite,
     Root,
+    Schedule,
     Segment,
+    Target,
     Test,
     Value,
     Var,
@@ -42,12 +44,21 @@ from ....ir import (
     clamp,
     is_recurrence,
 )
-from ...geometry import reads_ahead
+from ...geometry import reads_ahead, words_ahead
 from ..index_values import value_of
 from ..layout import AxisBinding
 from ..outputs import store_value
 from ..segment_state import SegmentState
 from .walked_sums import WalkedSum
+
+#: Registers of a thread that has some twenty loads in flight, and those that it needs besides elements loaded ahead.
+STREAMING_REGISTERS, OTHER_REGISTERS = 128, 56
+
+
+def streaming_blocks(schedule: Schedule, target: Target) -> int:
+    """Return an SM's blocks of threads with many loads in flight."""
+    most = target.registers_per_sm // (schedule.threads * STREAMING_REGISTERS)
+    return max(1, min(most, -(-schedule.blocks // target.NUM_SM)))
 
 
 def walk_rows(state: SegmentState) -> None:
@@ -73,7 +84,7 @@ class _Walk:
     @ahead.default
     def _ahead(self) -> dict[Read, str]:
         found = (r for r in reads_ahead(self.segment) if self.dim.trips > 1 and r.tensor in self.state.group.inputs)
-        return {read: f"{self.state.frame.prefix}ahead{n}" for n, read in enumerate(found)}
+        return {read: f"{self.state.frame.prefix}.{n}" for n, read in enumerate(found)}
 
     @property
     def segment(self) -> Segment:
@@ -105,22 +116,26 @@ class _Walk:
             carry = self.carry(reduction)
             yield Initialise(carry.name, self.shape, reduction.combine, carry.dtype)
         yield from (each.begin() for each in self.sums if each.along)
-        for number, place in enumerate(self.places(Index())):
-            yield from self.load(number, place)
+        yield from self.load(Index(), "ahead")
 
     def loop(self) -> list[Item]:
         """Return the loop over blocks."""
         roots: list[Root] = []
         before = {r.name: self.carry(r) for r in self.scans}
         following = clamp(as_index(self.step) + 1, 0, self.dim.trips - 1)  # the last block is loaded again, for nothing
-        for number, (place, later) in enumerate(
-            zip(self.places(as_index(self.step)), self.places(following), strict=True)
-        ):
+        later = [*self.load(following, "next" if self.loads_first else "ahead")]
+        count = len(self.ahead)
+        for number, place in enumerate(self.places(as_index(self.step))):
             before = self.element(number, place, before, roots)
-            roots += self.load(number, later)
-        carry = [self.write(self.carry(r), before[r.name]) for r in self.scans]
+            roots += [] if self.loads_first else later[number * count : (number + 1) * count]
+        carry: list[Root] = [self.write(self.carry(r), before[r.name]) for r in self.scans]
+        if self.loads_first:
+            numbers = range(self.dim.block_k)
+            held = ((self.register(r, n), self.register(r, n, "next")) for n in numbers for r in self.ahead)
+            carry += [self.write(now, new) for now, new in held]
         short, whole = ([each for each in self.sums if each.along is along] for along in (False, True))
         body = (
+            *self.phases(("compute", "next", later if self.loads_first else [])),
             *self.phases(("compute", "sums", [each.begin() for each in short])),
             self.state.phase("exit", "walk", roots, (), self.state.shares),
             *self.phases(*self.ends(short, self.block(as_index(self.step)))),
@@ -178,12 +193,23 @@ class _Walk:
         roots += [each.add(number, binding, context) for each in self.sums]
         return after
 
-    def load(self, number: int, place: Index) -> Iterator[Root]:
-        """Yield the loads of an element of a later block."""
-        binding, missing = self.bind(place)
-        context = evolve(self.state.context(binding, {}), extra=missing)
-        for read in self.ahead:
-            yield self.write(self.register(read, number), value_of(read, context))
+    @property
+    def loads_first(self) -> bool:
+        """Return whether a block is loaded whole before the one ahead."""
+        layout, target, schedule = self.state.layout, self.state.target, self.state.frame.schedule
+        blocks = streaming_blocks(layout.schedule, target)
+        most = min(target.max_registers, target.registers_per_sm // (layout.schedule.threads * blocks))
+        dims, threads = [d.axes for d in schedule.dims], [d.thread for d in schedule.dims]
+        words = words_ahead(self.segment, self.state.group.tensors, dims, threads, self.dim.block_k)
+        return self.dim.trips > 1 and int(2 * words) + OTHER_REGISTERS <= most
+
+    def load(self, step: Index, into: str) -> Iterator[Root]:
+        """Yield the loads of a block's elements."""
+        for number, place in enumerate(self.places(step)):
+            binding, missing = self.bind(place)
+            context = evolve(self.state.context(binding, {}), extra=missing)
+            for read in self.ahead:
+                yield self.write(self.register(read, number, into), value_of(read, context))
 
     @property
     def local(self) -> Var:
@@ -199,10 +225,10 @@ class _Walk:
         """Return the state before a block."""
         return self.state.register(reduction, "carry")
 
-    def register(self, read: Read, number: int) -> RegisterRead:
+    def register(self, read: Read, number: int, what: str = "ahead") -> RegisterRead:
         """Return the register of an element that was loaded ahead."""
         at = tuple(map(as_index, self.state.frame.tiles))
-        return RegisterRead(f"{self.ahead[read]}.{number}", at, self.state.group.tensors[read.tensor].dtype)
+        return RegisterRead(f"{what}{self.ahead[read]}.{number}", at, self.state.group.tensors[read.tensor].dtype)
 
     def write(self, held: RegisterRead, value: Value) -> RegisterWrite:
         """Return the write of a register."""

@@ -4,4 +4,4 @@ from .column_sums import add_column_sums
 from .matrix_instructions import TENSOR_CORES, add_chain_overhead
 from .reductions import add_reduction
 from .totals import Totals
-from .walked_sums import add_walked_sums
+from .walked_rows import add_walk

@@ -1,19 +1,25 @@
-"""Work of sums beside walked rows: additions, exchanges between threads, stores."""
+"""Work of walked rows: stalls, sums, exchanges between threads."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 
 from ....ir import Segment
-from ...geometry import Geometry, dims_of_sum, product, sums_row
+from ...geometry import Count, Geometry, dims_of_sum, product, sums_row
 from .totals import Totals
 
 #: Instructions of a value that lanes exchange, and of one that passes through shared memory.
 VALUE_EXCHANGED, VALUE_PASSED = 4.0, 2.0
+#: Warps of an SM with which a walk issues half of the time: each element follows from the one before.
+STALLING_WARPS = 6.4
 
 
-def add_walked_sums(totals: Totals, segment: Segment, geometry: Geometry) -> None:
-    """Count the sums of each K block."""
+def add_walk(totals: Totals, segment: Segment, geometry: Geometry, before: Mapping[str, Count]) -> None:
+    """Count a walk's stalls, with the counts since `before`, and its sums."""
+    every = totals.blocks * np.ceil(geometry.threads / totals.target.warp_size)
+    totals.add("issue", totals.since("issue", before) * STALLING_WARPS * totals.target.NUM_SM / every)
     chunk, trips = geometry.block_k[geometry.structure.walked], geometry.trips[geometry.structure.walked]
     warp, threads = totals.target.warp_size, geometry.threads
     for output in segment.column_sums:
