@@ -1,4 +1,4 @@
-"""Segments of many elements, which prefix sums number: those of comparisons, empty segments too."""
+"""Segments of many elements, numbered by prefix sums of comparisons."""
 
 from __future__ import annotations
 
