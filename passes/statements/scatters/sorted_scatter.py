@@ -135,7 +135,8 @@ class _SortedSum:
         if self._chunks:
             parts = self._add("part", self._wide, (self._chunks, *(axis.extent for axis in self.columns)))
             yield self._chunk_sums(parts, terms)
-            before, c = self._add("before", self._wide, self._type.shape), Var("c", self._chunks)
+            before = self._add("before", self._wide, self._type.shape)
+            c = Var("c", self._chunks + (self._chunks == self._chunk))  # sums of one extent would share a loop's end
             number = begin // self._chunk + c
             counted = Guard(number - last, -self.rows.count, 0)
             part = Read(parts, (clamp(number, 0, self._chunks - 1), *map(as_index, self.columns)), (counted,))
