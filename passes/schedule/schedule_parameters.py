@@ -80,7 +80,7 @@ def segment_parameters(
             yield part_parameter(structure, prefix, coarse)
         return
     yield from tile_parameters(segment, structure, prefix, target, coarse, widest)
-    yield from chunk_parameters(structure, prefix, coarse)
+    yield from chunk_parameters(segment, structure, prefix, coarse)
     if structure.parts >= 0:
         yield part_parameter(structure, prefix, coarse)
     if structure.reduction_threads:
