@@ -28,9 +28,9 @@ from ...ir import (
 
 
 def join_peeled_rows(program: Program, step: Var) -> Program:
-    """Return an equal program with peeled rows in a loop and in statements outside of loops.
+    """Return an equal program with peeled rows in their loop.
 
-    All statements of the loop take another iteration, or none.
+    Rows outside of loops are joined, too. All statements of the loop take another iteration, or none.
     """
     program = _write_in_place(program)
     found: dict[Statement, tuple[Statement, Statement]] = {}
