@@ -43,6 +43,8 @@ class MappedFiles:
 
     def find(self, path: Path) -> Array | None:
         """Return the bytes of a file in memory, else None."""
+        if not path.exists():
+            return None
         facts = os.stat(path)
         if facts.st_dev not in self.devices or not facts.st_size:
             return None

@@ -207,8 +207,8 @@ def test_a_chain_is_inlined_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> N
         own = Var(f"i{number}", 8)
         body = Call("mul", (Read(f"t{number}", (as_index(own),)), Read(f"t{number}", (as_index(own),))))
         inliner.define(Statement(f"t{number + 1}", (own,), (as_index(own),), body))
-    with pytest.raises(inline.FusionError):  # the tree has 2 ** 12 leaves, its objects are 12
-        inliner.inline(Read("t12", (as_index(Var("i", 8)),)))
+    inlined = inliner.inline(Read("t12", (as_index(Var("i", 8)),)))  # the tree has 2 ** 12 leaves
+    assert len([*distinct(inlined)]) < 40
     assert sum(moved) == 12 * 3
 
 
@@ -216,8 +216,8 @@ def test_certainly_large_trees_are_not_made(monkeypatch: pytest.MonkeyPatch) -> 
     own = Var("i", 8)
     inliner = inline.Inliner({f"t{n}": TensorType(DType.F32, (8,)) for n in range(65)}, frozenset())
     for number in range(64):
-        read = Read(f"t{number}", (as_index(own),))
-        inliner.define(Statement(f"t{number + 1}", (own,), (as_index(own),), Call("mul", (read, read))))
+        parts = tuple(Read(f"t{number}", (as_index(own) + shift,)) for shift in range(2))
+        inliner.define(Statement(f"t{number + 1}", (own,), (as_index(own),), Call("mul", parts)))
     monkeypatch.setattr(inline, "rebuild", None)
     with pytest.raises(inline.FusionError):
         inliner.inline(Read("t64", (as_index(own),)))

@@ -157,7 +157,7 @@ def test_failing_kernels_do_not_exclude_a_device() -> None:
     """
     fails = Verdict("failed", "an illegal address")
     benches = {
-        str(number): OneOfSeveral(FakeBench(by_threads, lambda k: fails if k.block[0] > 32 else Verdict("ok")))
+        str(number): OneOfSeveral(FakeBench(by_threads, lambda k: fails if k.block[0] > 64 else Verdict("ok")))
         for number in range(2)
     }
     notes = list[str]()
