@@ -30,7 +30,7 @@ from ...ir import (
 
 
 def join_peeled_rows(program: Program, step: Var) -> Program:
-    """Return an equal program with peeled rows in a loop and in statements outside of loops.
+    """Return an equal program with the peeled rows of a loop in it.
 
     All statements of the loop take another iteration, or none.
     """
