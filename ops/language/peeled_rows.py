@@ -9,6 +9,8 @@ row that does not exist. Where it equals the loop's body with zeros outside, it 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from attrs import evolve
 
 from ...ir import (
@@ -28,9 +30,9 @@ from ...ir import (
 
 
 def join_peeled_rows(program: Program, step: Var) -> Program:
-    """Return an equal program with peeled rows in their loop.
+    """Return an equal program with a loop's peeled rows in it.
 
-    Rows outside of loops are joined, too. All statements of the loop take another iteration, or none.
+    All statements of the loop take another iteration, or none.
     """
     program = _write_in_place(program)
     found: dict[Statement, tuple[Statement, Statement]] = {}
@@ -38,20 +40,24 @@ def join_peeled_rows(program: Program, step: Var) -> Program:
         rest = [s for s in program.statements if s.target == first.target and s is not first]
         if len(rest) == 1 and rest[0].step in (None, step) and first.is_pointwise and first.step is None:
             joined = _join(first, rest[0], program)
-            early = joined is None or _reads_early(first, rest[0], program)
-            found |= {rest[0]: (first, joined)} if joined is not None and not early else {}
-    if any(s.step == step and s not in found for s in program.statements):
-        found = {s: pair for s, pair in found.items() if s.step is None}
+            found |= {rest[0]: (first, joined)} if joined is not None else {}
+    before = -1
+    while len(found) != before:
+        before = len(found)
+        firsts = {first for first, _ in found.values()}
+        found = {s: pair for s, pair in found.items() if not _reads_early(s, firsts, program)}
+        if any(s.step == step and s not in found for s in program.statements):
+            found = {s: pair for s, pair in found.items() if s.step is None}
     firsts = {first for first, _ in found.values()}
     statements = tuple(found[s][1] if s in found else s for s in program.statements if s not in firsts)
     return evolve(program, statements=statements)
 
 
-def _reads_early(first: Statement, rest: Statement, program: Program) -> bool:
-    """Return whether a statement outside of the loop reads the peeled row before the loop."""
-    before = program.statements[: program.statements.index(rest)]
-    others = (s for s in before if s.step is None or s.step != rest.step)
-    return any(n.tensor == first.target for s in others for n in reads(s.body))
+def _reads_early(rest: Statement, firsts: Collection[Statement], program: Program) -> bool:
+    """Return whether a peeled row is read before its loop, but by other peeled rows."""
+    early = program.statements[: program.statements.index(rest)]
+    others = (s for s in early if s not in firsts and (s.step is None or s.step != rest.step))
+    return any(n.tensor == rest.target for s in others for n in reads(s.body))
 
 
 def _write_in_place(program: Program) -> Program:

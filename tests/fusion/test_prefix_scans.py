@@ -194,6 +194,17 @@ op adjoint "a recurrence from the last step, whose first iteration differs" {
   each t < S: h[S - 1 - t][n] = x[S - 1 - t, n] + (a[S - t, n] outside 0) * (h[S - t][n] outside 0)
   each t < S: y[t, n] = h[t][n]
 }
+op coupled "a loop that stays one, whose first iteration differs" {
+  type T: float
+  in a: T[S, N], x: T[S, N]
+  temp h[t < S]: T[N], g[t < S]: T[N]
+  out y: T[S, N]
+  each t < S {
+    h[S - 1 - t][n] = x[S - 1 - t, n] + (g[S - t][n] outside 0)
+    g[S - 1 - t][n] = a[S - 1 - t, n] * (h[S - 1 - t][n - 1] outside 0)
+  }
+  each t < S: y[t, n] = h[t][n] - g[t][n]
+}
 op ends "a state that is only read at its end" {
   type T: float
   in x: T[S, N]
@@ -231,7 +242,7 @@ def recurrence(spec: Spec, name: str, steps: int, width: int, dtype: DType = DTy
 
 
 @pytest.mark.parametrize(
-    ("name", "states"), [("decayed", 1), ("two_states", 2), ("adjoint", 1), ("ends", 0), ("mixing", 0)]
+    ("name", "states"), [("decayed", 1), ("two_states", 2), ("adjoint", 1), ("coupled", 0), ("ends", 0), ("mixing", 0)]
 )
 def test_states_of_own_elements_are_rows(name: str, states: int, spec: Spec) -> None:
     program = recurrence(spec, name, 40, 3)
