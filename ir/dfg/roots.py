@@ -211,13 +211,12 @@ class Initialise:
 
 @frozen(cache_hash=True)
 class LaneReduce:
-    """Combine the values of the `threads` threads that share an instance.
+    """Combine the values of `threads` threads at distances of `stride`.
 
-    They lie at distances of `stride` threads. With `along` (`ir.segment.SCAN_MODES`), threads hold elements of a row,
-    the last number of `shape` of an instance, `vector` neighbours at a time; each becomes the combination of those
-    before or after it; or, in an order (`ir.segment.SORT_ORDERS`), the place of one of `extent` elements of `keys`, of
-    those from the first of `ranks` on. Without, threads get parts of `extent` values, or the first the `whole`. A
-    cluster's `blocks` write to `place` of `PEERS`.
+    With `along` (`ir.segment.SCAN_MODES`), they hold elements of a row, the last number of `shape`, `vector` at a time;
+    each becomes the combination of those before or after it, or (`ir.segment.SORT_ORDERS`) the place of one of `extent`
+    elements of `keys`, from the first of `ranks` on. Else they get parts of `extent` values, or one gets the `whole`.
+    A cluster's `blocks` write to `place` of `PEERS`.
     """
 
     name: str

@@ -27,31 +27,31 @@ from ...ir import (
 )
 
 
-def join_peeled_rows(program: Program) -> Program:
-    """Return an equal program with peeled rows in their loops.
+def join_peeled_rows(program: Program, step: Var) -> Program:
+    """Return an equal program with peeled rows in their loop.
 
-    All statements of a loop take another iteration, or none.
+    Rows outside of loops are joined, too. All statements of the loop take another iteration, or none.
     """
     program = _write_in_place(program)
     found: dict[Statement, tuple[Statement, Statement]] = {}
     for first in [s for s in program.statements if s.write and s.write[0].is_const]:
         rest = [s for s in program.statements if s.target == first.target and s is not first]
-        if len(rest) == 1 and first.is_pointwise and first.step is None:
+        if len(rest) == 1 and rest[0].step in (None, step) and first.is_pointwise and first.step is None:
             joined = _join(first, rest[0], program)
-            found |= {rest[0]: (first, joined)} if joined is not None else {}
-    partial = {s.step for s in program.statements if s.step is not None and s not in found}
-    found = {s: pair for s, pair in found.items() if s.step not in partial and not _reads_early(pair[0], s, program)}
-    whole = {s.step for s in found} - {s.step for s in program.statements if s not in found}
-    joined_rows = {s: joined for s, (_, joined) in found.items() if s.step is None or s.step in whole}
-    firsts = {found[s][0] for s in joined_rows}
-    statements = tuple(joined_rows.get(s, s) for s in program.statements if s not in firsts)
+            early = joined is None or _reads_early(first, rest[0], program)
+            found |= {rest[0]: (first, joined)} if joined is not None and not early else {}
+    if any(s.step == step and s not in found for s in program.statements):
+        found = {s: pair for s, pair in found.items() if s.step is None}
+    firsts = {first for first, _ in found.values()}
+    statements = tuple(found[s][1] if s in found else s for s in program.statements if s not in firsts)
     return evolve(program, statements=statements)
 
 
 def _reads_early(first: Statement, rest: Statement, program: Program) -> bool:
     """Return whether a statement outside of the loop reads the peeled row before the loop."""
     before = program.statements[: program.statements.index(rest)]
-    return any(n.tensor == first.target for s in before if s.step != rest.step for n in reads(s.body))
+    others = (s for s in before if s.step is None or s.step != rest.step)
+    return any(n.tensor == first.target for s in others for n in reads(s.body))
 
 
 def _write_in_place(program: Program) -> Program:

@@ -39,13 +39,12 @@ from .peeled_rows import join_peeled_rows
 
 def walk_recurrences(program: Program) -> Program:
     """Return an equal program whose states of independent elements are rows."""
-    if all(statement.step is None for statement in program.statements):
-        return program
-    for form in (join_peeled_rows(program), program):
-        for step, run in runs(form.statements):
-            found = _Loop(form, step, run).rewrite() if step is not None else None
-            if found is not None:
-                return walk_recurrences(found)
+    for step in dict.fromkeys(s.step for s in program.statements if s.step is not None):
+        for form in (join_peeled_rows(program, step), program):
+            for own, run in runs(form.statements):
+                found = _Loop(form, own, run).rewrite() if own is not None and own.name == step.name else None
+                if found is not None:
+                    return walk_recurrences(found)
     return program
 
 

@@ -227,9 +227,6 @@ def _nonzero(factor: Expr) -> Iterator[Guard]:
             yield from (*condition.guards, *_nonzero(value))
 
 
-# ---- sums over instances of walked rows
-
-
 def summed_dims(segment: Segment, dims: Sequence[tuple[Var, ...]]) -> tuple[int, ...]:
     """Return the dims along which outputs beside walked rows sum instances."""
     sums = segment.column_sums if walked_row(segment) is not None else ()
