@@ -196,3 +196,10 @@ def test_an_order_takes_no_comparison_of_all_pairs(k: int, largest: bool) -> Non
     assert [r.along for r in segment.reductions] == ["falling" if largest else "rising"]
     assert all(o.extra == segment.reductions[0].reduce for o in segment.outputs)
     assert any(o.guards for o in segment.outputs) == (k < 1000)
+
+
+def test_sorted_rows_have_powers_of_two_of_elements() -> None:
+    group = rows("top_k", DType.F32, (3, 33), k=33)
+    points = [point for seed in range(16) if (point := point_of(group, GPU, seed)) is not None]
+    lengths = {loop.dims[0].block_k for point in points for loop in point.segments[0].reductions}
+    assert lengths and all(n & (n - 1) == 0 for n in lengths)
