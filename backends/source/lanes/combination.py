@@ -49,7 +49,7 @@ class LaneCombination:
 
         It has room for a value of each thread, and each warp stores one of an instance, or of each of its columns.
         """
-        together = self.names.dialect.warp if nodes[0].stride == 1 else self._inside(nodes[0])
+        together = self._inside(nodes[0])
         if sum(prod(node.shape) for node in nodes) <= together:
             self._across_warps([(node, 0, prod(node.shape)) for node in nodes])
             return
@@ -78,9 +78,7 @@ class LaneCombination:
 
         Of each reduction these are the instances from a start on, as many as a count.
         """
-        stride, inside = parts[0][0].stride, self.names.dialect.warp
-        if stride > 1:
-            inside = self._inside(parts[0][0])
+        stride, inside = parts[0][0].stride, self._inside(parts[0][0])
         place, loops = 0, list[tuple[LaneReduce, Var, str, str]]()
         for node, start, count in parts:
             register = f"{self.names.registers[node.name]}[e{f' + {start}' * (start > 0)}]"
