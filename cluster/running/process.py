@@ -165,7 +165,8 @@ class Process:
             return
         self.loss = by_plan.get(id(kernels.loss))
         self.updates = Updates(self, kernels, scratch)
-        self.tied = TiedGradients(self, kernels, scratch, self.updates.slots[model.dtype])
+        slots, stride = self.updates.given.slots, self.dtype.size * max(self.updates.adam)
+        self.tied = TiedGradients(self, kernels, scratch, slots, stride)
         self.sum_slots = Slots(self.arena, nbytes, "gradients")
         self.zeros = self.arena.allocate(nbytes, "gradients")
         self._lay_out_saved()
