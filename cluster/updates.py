@@ -45,7 +45,10 @@ class TrainedRunner(Protocol):
 
 @frozen
 class ChunkSlots:
-    """Pool of buffers that each hold all values of a chunk, so that few places are bound."""
+    """Pool of buffers for all values of a chunk.
+
+    As each value has one place in a buffer, plans are bound to few places.
+    """
 
     slots: Slots
     offsets: Mapping[str, int]

@@ -38,7 +38,7 @@ def list_tables(document: str) -> str:
 
 
 def origin_of(rows: Sequence[Row]) -> str:
-    """Return the commits of rows, and the number of times that other kernel sources have."""
+    """Return the commits of rows, and the number of older times."""
     commits, present = Counter(row["commit"] for row in rows), kernel_sources()
     older = sum(bool(row["device"]) and row.get("sources") != present for row in rows)
     text = ", ".join(f"{commit or 'unknown'} {count}" for commit, count in commits.most_common())

@@ -15,7 +15,7 @@ from ..plans import Column
 from .stages import PipelineStage
 
 #: Parameters that the optimiser takes at a time.
-CHUNK_PARAMETERS = 1 << 23
+CHUNK_PARAMETERS = 1 << 22
 #: Bytes of partial sums that kernels add up across blocks: enough blocks for a GPU, each with a tile.
 PARTIAL_SUM_BYTES = 64e6
 #: Copies in fp32 of the embedding's gradient while its rows are added up, and bytes of a token's places then.
