@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cuts.bench.networks.tables import breakdowns, figure_5, readme_table, winners_table
+from cuts.bench.networks.tables import breakdowns, code_generation, figure_5, readme_table, winners_table
 
 from . import claim, partition_gap
 from .registry import PaperTable
@@ -32,6 +32,9 @@ TABLES = (
     PaperTable(
         "evaluation", "models beside their peers, as README has them", readme_table, file="evaluation.json",
         command=_EVALUATION,
+    ),
+    PaperTable(
+        "figure-7", "seconds of compilation and search", code_generation, file="evaluation.json", command=_EVALUATION,
     ),
     PaperTable(
         "figure-6", "microseconds by kind of kernel", breakdowns, file="evaluation.json", command=_EVALUATION,

@@ -15,7 +15,6 @@ from cuts.latency.dataset import Samples, load_profile, packaged_profiles
 from .own_plans import networks_text, planned_networks, timed_networks
 from .registry import PaperTable, stamp_rows
 
-_REPORT = "python -m cuts.tests.latency.report -o bench/results/latency.json"
 #: Share within 10 % and RMSE in milliseconds that the paper prints, by network on its platform P1.
 PRINTED_ACCURACY: Mapping[str, Mapping[str, tuple[float, float]]] = {
     "ResNet50 V2": {"model": (91.34, 0.10), "FLOPs": (2.25, 4.70), "FastDeepIoT": (11.90, 1.90)},

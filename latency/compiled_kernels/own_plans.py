@@ -158,8 +158,9 @@ def unseen_plans(plans: Sequence[TimedPlan]) -> Iterator[tuple[TimedPlan, float]
 
 def _fit_shares(plans: Sequence[TimedPlan], width: float = 0.0) -> OwnPlans:
     """Return the shares by batch; without plans of a kind, all plans decide."""
-    kinds = ([each for each in plans if (each.batch == 1) == single] or plans for single in (True, False))
-    return OwnPlans(*map(_shares, kinds), width)
+    kinds = ([each for each in plans if (each.batch == 1) == alone] or plans for alone in (True, False))
+    single, several = map(_shares, kinds)
+    return OwnPlans(single, several, width)
 
 
 def _shares(plans: Sequence[TimedPlan]) -> Shares:
