@@ -71,7 +71,8 @@ def cases(small: bool, processes: int) -> list[ClusterCase]:
     offload = Way(1, 1, 1, "PR", micro, "nothing", "recompute+offload")
     outputs = Way(1, 1, 1, "PR", micro, "nothing", "offload")
     plain, mixed = model("inference", deep, 4), model("mixed", deep, 8, "mixed")
-    ranked = evolve(mixed, name="ranked", batch=32, vocabulary=97 if small else 50257)
+    sizes = (4, 64, 4, 32, 8) if small else (8, 4096, 32, 2048, 32)
+    ranked = Transformer("ranked", *sizes, precision="mixed", vocabulary=97 if small else 50257)
     return [
         ClusterCase("inference PR", plain, streamed, whole, False, 3),
         ClusterCase("inference PR offload", plain, outputs, whole, False, 2),
@@ -81,7 +82,7 @@ def cases(small: bool, processes: int) -> list[ClusterCase]:
         ClusterCase("mixed training PR", model("mixed-training", trained // 2, 4, "mixed"), offload, back, True, 2),
         *(
             ClusterCase(
-                f"way {way.policy} {way.micro} {way.resident}", ranked, way, evolve(whole, micro=way.micro), False, 3
+                f"way {way.policy} {way.micro} {way.resident}", ranked, way, evolve(whole, micro=way.micro), False, 2
             )
             for policy in ("PR", "AR")
             for way in (*(Way(1, 1, 1, policy, count) for count in (1, 2, 4, 8)), Way(1, 1, 1, policy, 2, "weights"))

@@ -88,11 +88,11 @@ def _gradients(stage: PipelineStage) -> Column:
     """Return the bytes of gradients.
 
     With sums in storage: initial zeros, the sum before and the sum after, one that leaves, and with AR one that comes,
-    if the stage has several layers; with resident sums those of all layers and two more.
+    if the stage has several layers; with resident sums those of all layers and two more, or three between both ends.
     """
-    several = stage.layers > 1
+    several, spare = stage.layers > 1, 2 + stage.embedding * stage.head
     moving = np.where(stage.ways.pr, 3 + several, 4 + several) * _layer(stage)
-    found: Column = np.where(stage.ways.level >= 1, _all_layers(stage) + 2 * _layer(stage), moving)
+    found: Column = np.where(stage.ways.level >= 1, _all_layers(stage) + spare * _layer(stage), moving)
     return found
 
 

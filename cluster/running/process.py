@@ -200,6 +200,10 @@ class Process:
         self.disk.close()
         self.mover.mapped.close()
 
+    def resident_bytes(self, layer: int, level: int) -> int | None:
+        """Return the bytes of a layer's values that stay in memory from a level of residency on, else none."""
+        return self.store.layout("weights", layer).nbytes if self.level >= level else None
+
     def places(self, layer: int) -> dict[str, Pointer]:
         """Return the device memory of a layer's parameters and of common inputs."""
         offsets = self.store.layout("weights", layer).offsets
