@@ -38,9 +38,7 @@ def _accuracy() -> Iterator[tuple[str, dict[str, Any]]]:
     for precision in ("fp32", "tf32"):
         for label, network, system in _ROWS:
             found = report[precision]["layers"][label]
-            printed = (
-                [PRINTED_ACCURACY[network][system]] if network else [each[system] for each in PRINTED_ACCURACY.values()]
-            )
+            printed = [each[system] for name, each in PRINTED_ACCURACY.items() if network in ("", name)]
             fields = {"precision": precision, "label": label, "printed": [list(each) for each in printed]}
             yield f"{precision}: {label}", {**fields, "within": found["within"], "rmse": found["rmse"]}
 
@@ -66,14 +64,9 @@ def _sets() -> Iterator[tuple[str, dict[str, Any]]]:
         counts = Counter((row["kind"], row["op"], row["precision"]) for row in load_profile(name).rows)
         for kind in sorted({kind for kind, _, _ in counts}):
             own = {key: count for key, count in counts.items() if key[0] == kind}
-            found = {
-                precision: sum(count for key, count in own.items() if key[2] == precision)
-                for precision in ("fp32", "tf32")
-            }
-            yield (
-                f"{name} {kind}",
-                {"profile": name, "kind": kind, "operations": len({op for _, op, _ in own}), **found},
-            )
+            found = {p: sum(count for key, count in own.items() if key[2] == p) for p in ("fp32", "tf32")}
+            operations = len({op for _, op, _ in own})
+            yield f"{name} {kind}", {"profile": name, "kind": kind, "operations": operations, **found}
 
 
 def _sets_text(rows: Sequence[Row]) -> str:
