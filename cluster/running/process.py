@@ -201,7 +201,10 @@ class Process:
         self.mover.mapped.close()
 
     def resident_bytes(self, layer: int, level: int) -> int | None:
-        """Return the bytes of a layer's values that stay in memory from a level of residency on, else none."""
+        """Return the bytes of a layer's resident values.
+
+        They stay from a level of residency on; before it there are none.
+        """
         return self.store.layout("weights", layer).nbytes if self.level >= level else None
 
     def places(self, layer: int) -> dict[str, Pointer]:
