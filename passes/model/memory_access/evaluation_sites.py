@@ -77,7 +77,7 @@ class EvaluationSite:
         """Return the elements that a thread loads in one trip.
 
         It loads each once, unless that exceeds its registers; then each once in each iteration of the outermost of
-        several loops, or, if that is too many as well, for each use.
+        several loops, or, if that is too many as well, for each use; and for each use where a loop's last trip is cut.
         """
         most = max_window_elements(type_.dtype)
         return self._memoise(("loads", read.indices, type_.steps, most), lambda: self._loads(read, type_.steps, most))
@@ -88,12 +88,14 @@ class EvaluationSite:
             return once
         used, runs = places_of(read.indices), self._runs(read)
         each, many = self.run.dependent(used) * runs, np.greater(once, most)
+        loops = zip(self.rows, self.trips, self.chunks, strict=True)
+        cut = [np.not_equal(t * c, prod(v.extent for v in loop)) for loop, t, c in loops if not used.isdisjoint(loop)]
         if len(self.trips) == 1:  # a compiler merges equal loads of loops that it unrolls
             many = many & np.greater(each, UNROLLED_LOADS)
         else:
             turn = elements(read, shape, self.step)
             each = np.where(np.greater(turn, most), each, turn * self.tiles * runs)
-        return np.where(many, np.maximum(once, each), once)
+        return np.where(many | np.any(cut, axis=0), np.maximum(once, each), once)
 
     def _runs(self, read: Read) -> Count:
         used = places_of(read.indices)
