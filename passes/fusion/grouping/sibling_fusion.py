@@ -24,14 +24,15 @@ def sibling_keys(group: Group) -> frozenset[Hashable]:
     """Return the keys by which groups are siblings.
 
     They are the large tensors that it reads, each with the numbers of results and of terms. A contraction has none: it
-    reads its factors in tiles, and another one would need other tiles.
+    reads its factors in tiles, and another one would need other tiles. Nor has a scatter that combines values: it may
+    be privatised alone.
     """
     form = group.form
     (segment, *others) = form.segments
     if others or segment.holds_rows or group.repeat is not None:
         return frozenset()
     if not segment.reductions:
-        large = _results(segment) >= MIN_ELEMENTS
+        large = _results(segment) >= MIN_ELEMENTS and not any(output.into for output in segment.outputs)
         found = (t for output in segment.outputs for t in dict.fromkeys(r.tensor for r in reads(output.body)))
         return frozenset((group.tensors[t], _results(segment), 1) for t in found if large and t in group.tensors)
     own = [r.name for r in segment.reductions]

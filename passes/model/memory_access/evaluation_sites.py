@@ -89,7 +89,7 @@ class EvaluationSite:
         used, runs = places_of(read.indices), self._runs(read)
         each, many = self.run.dependent(used) * runs, np.greater(once, most)
         loops = zip(self.rows, self.trips, self.chunks, strict=True)
-        cut = [np.not_equal(t * c, prod(v.extent for v in loop)) for loop, t, c in loops if not used.isdisjoint(loop)]
+        cut = [np.greater(t * c, prod(v.extent for v in loop)) for loop, t, c in loops if not used.isdisjoint(loop)]
         if len(self.trips) == 1:  # a compiler merges equal loads of loops that it unrolls
             many = many & np.greater(each, UNROLLED_LOADS)
         else:
