@@ -10,7 +10,18 @@ import numpy as np
 from attrs import evolve, field, frozen
 
 from ....ir import Read, Reduction, Segment, TensorType, Var
-from ...geometry import Count, Cover, Geometry, ceil_div, data_end, elements, least, places_of, product
+from ...geometry import (
+    Count,
+    Cover,
+    Geometry,
+    ceil_div,
+    data_end,
+    elements,
+    least,
+    places_of,
+    product,
+    varies_by_thread,
+)
 from ...lowering import ROW_STEPS, max_window_elements
 
 #: Most loads of a thread in one trip of a loop that is unrolled whole.
@@ -77,7 +88,8 @@ class EvaluationSite:
         """Return the elements that a thread loads in one trip.
 
         It loads each once, unless that exceeds its registers; then each once in each iteration of the outermost of
-        several loops, or, if that is too many as well, for each use; and for each use where a loop's last trip is cut.
+        several loops, or, if that is too many as well, for each use. It loads for each use, too, where a loop's last
+        trip is cut, and where quotients of neighbours differ among threads.
         """
         most = max_window_elements(type_.dtype)
         return self._memoise(("loads", read.indices, type_.steps, most), lambda: self._loads(read, type_.steps, most))
@@ -87,15 +99,16 @@ class EvaluationSite:
         if not self.trips or (len(self.trips) == 1 and len(self.rows[0]) > 1):
             return once
         used, runs = places_of(read.indices), self._runs(read)
-        each, many = self.run.dependent(used) * runs, np.greater(once, most)
-        loops = zip(self.rows, self.trips, self.chunks, strict=True)
-        cut = [np.greater(t * c, prod(v.extent for v in loop)) for loop, t, c in loops if not used.isdisjoint(loop)]
+        uses, many = self.run.dependent(used) * runs, np.greater(once, most)
         if len(self.trips) == 1:  # a compiler merges equal loads of loops that it unrolls
-            many = many & np.greater(each, UNROLLED_LOADS)
+            each, many = uses, many & np.greater(uses, UNROLLED_LOADS)
         else:
             turn = elements(read, shape, self.step)
-            each = np.where(np.greater(turn, most), each, turn * self.tiles * runs)
-        return np.where(many | np.any(cut, axis=0), np.maximum(once, each), once)
+            each = np.where(np.greater(turn, most), uses, turn * self.tiles * runs)
+        loops = zip(self.rows, self.trips, self.chunks, strict=True)
+        cut = [np.greater(t * c, prod(v.extent for v in loop)) for loop, t, c in loops if not used.isdisjoint(loop)]
+        alone = np.any(cut, axis=0) | varies_by_thread(read.indices, self.run)
+        return np.where(alone, uses, np.where(many, np.maximum(once, each), once))
 
     def _runs(self, read: Read) -> Count:
         used = places_of(read.indices)
