@@ -176,7 +176,10 @@ def places_of(indices: tuple[Index, ...]) -> frozenset[Var]:
 
 
 def varies_by_thread(indices: Sequence[Index], cover: Cover) -> Count:
-    """Return where neighbours of threads have quotients in other orders: those by 7 of four neighbours each."""
+    """Return where quotients of a thread's neighbours differ by thread.
+
+    Those by 7 of four neighbours each do: no thread's first one is a multiple of 7.
+    """
     found: Count = False
     for primary in (p for index in indices for p in primaries(index) if isinstance(p, FloorDiv | Mod)):
         for variable, factor in primary.num.terms:
