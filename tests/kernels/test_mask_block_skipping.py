@@ -143,7 +143,10 @@ def test_rows_that_data_masks_whole_are_zeros(dtype: DType) -> None:
 
 
 def attention_where(condition: Callable[[Expr, Expr], Expr], queries: int = 40) -> FusedGroup:
-    """Attention to 150 keys where a condition on row and key holds, which may read a position `p` in memory."""
+    """Attention to 150 keys where a condition on row and key holds.
+
+    It may read a position `p` in memory.
+    """
     group = group_of(attention((1, 2, 1, queries, 150, 8, 8), mask=TensorType(DType.BOOL, (queries, 150))))
     (mask,) = (t for t in group.inputs if group.tensors[t].shape == (queries, 150))
 
@@ -160,7 +163,7 @@ def attention_where(condition: Callable[[Expr, Expr], Expr], queries: int = 40) 
 
 @needs_opencl
 def test_windows_by_comparisons_begin_and_end() -> None:
-    """The difference of row and key is compared with both ends, as programs write it."""
+    """Differences of row and key are compared with both ends."""
 
     def window(row: Expr, key: Expr) -> Expr:
         before = call("sub", row, key)
