@@ -8,12 +8,12 @@ from pathlib import Path
 from textwrap import wrap
 
 ROOT = Path(__file__).parents[1]
-HEADER = ROOT / "runtime" / "native" / "source" / "cuts_run.h"
+HEADER = ROOT / "backends" / "native" / "source" / "cuts_run.h"
 DOCUMENT = Path(__file__).parent / "reference" / "c_interface.md"
 WIDTH = 120
 HEAD = """# C interface
 
-Written by `docs/make_c_api.py` from `runtime/native/source/cuts_run.h`. `libcuts_run` runs [packed
+Written by `docs/make_c_api.py` from `backends/native/source/cuts_run.h`. `libcuts_run` runs [packed
 plans](plan_format.md#packed-plans) without Python, on CUDA or OpenCL:
 
 ```sh
@@ -27,8 +27,10 @@ The sources are C11 and need no header of a driver; any C compiler builds them:
 cc -std=c11 -D_GNU_SOURCE -O2 -fPIC -fvisibility=hidden -fno-strict-aliasing -pthread -shared *.c -ldl -o libcuts_run.so
 ```
 
-A wheel for a platform has the library, `cuts/runtime/native/libcuts_run.so`; it needs the C library of the machine that
-built the wheel, or a newer one. Programs in `examples/native/` use the library from C, C++ and Rust.
+A wheel for a platform has the library, `cuts/backends/native/libcuts_run.so`; it needs the C library of the machine
+that built the wheel, or a newer one. Programs in `examples/native/` use the library from C, C++ and Rust. Sessions in
+Python and compiled functions of PyTorch record and launch their CUDA graphs by it, too; without it and a C compiler
+they launch kernel by kernel, and `torch.compile` is refused.
 
 * **Memory.** A plan has its constants on the device once; each session has the memory of one run, and state. Kernels
   read inputs and write outputs in the caller's memory, which must be dense, begin at a multiple of 16 bytes, and not

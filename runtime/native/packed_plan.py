@@ -14,10 +14,8 @@ import numpy as np
 from attrs import frozen
 
 from ...backends import Launch
-from ...backends.opencl import choose_device, device_context, opencl_library
-from ...ir import Array, BackendError, TensorType, UsageError, quote
-from ..arrays import checked_inputs, random_inputs
-from .c_interface import (
+from ...backends.native import (
+    DIALECTS,
     INPUT,
     OUTPUT,
     STATE,
@@ -26,10 +24,13 @@ from .c_interface import (
     TensorInfoStruct,
     check_status,
     make_options,
+    native_library,
+    read_dialect,
 )
+from ...backends.opencl import choose_device, device_context, opencl_library
+from ...ir import Array, BackendError, TensorType, UsageError, quote
+from ..arrays import checked_inputs, random_inputs
 from .element_types import DTYPES
-from .library import native_library
-from .records import DIALECTS, read_dialect
 
 #: Environment variable with the number of the device to open.
 ORDINAL_VARIABLE = "CUDA_DEVICE"

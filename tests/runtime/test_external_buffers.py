@@ -213,9 +213,9 @@ def test_a_gpu_runs_the_same_chain(branched: bool) -> None:
     plan = evolve(example_plan("cuda"), binaries=(b"add", b"double"))
     driver = FakeDriver({"k_add": k_add, "k_double": k_double})
     if branched:
-        plan, driver.fronts = make_concurrent(plan) or plan, []
+        plan = make_concurrent(plan) or plan
     chains = CudaSequenceLauncher(plan.target, 0, driver)
     x = random_x()
     found = run(plan, chains, {"x": x}, times=3)
     assert all(np.allclose(found[name], value, atol=1e-5) for name, value in expected_outputs(x).items())
-    assert driver.fronts == ([[], [0], []] if branched else None)
+    assert len(driver.cuda.edges()) == (1 if branched else 2)

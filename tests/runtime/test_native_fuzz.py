@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from attrs import evolve
+from cuts.backends.native import compile_c, library_sources
 from cuts.ir import DType, TensorMap
 from cuts.runtime import Plan, make_concurrent
-from cuts.runtime.native import compile_c, library_sources, write_packed
+from cuts.runtime.native import write_packed
 from cuts.tests.amounts import NIGHTLY
 from cuts.tests.needs import needs_c_compiler
 
