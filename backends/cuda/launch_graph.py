@@ -1,4 +1,4 @@
-"""Launch sequence on a GPU as one CUDA graph, recorded and updated by `libcuts_run`.
+"""Launch sequence as a CUDA graph, which `libcuts_run` records.
 
 A graph may be launched on several streams: the driver begins one launch of it when the previous one has ended, so two
 launches never use the memory of its kernels at the same time.
@@ -124,7 +124,10 @@ class RoutineGraph:
         self._last: tuple[tuple[int, ...], Launch, RecordedGraph] | None = None
 
     def record(self, blocks: Sequence[int]) -> int | None:
-        """Return the graph over blocks at these addresses; None where it is the last one."""
+        """Return the graph over blocks at these addresses.
+
+        None where it is the last one.
+        """
         addresses = tuple(blocks[place.block] + place.offset for place in self.places)
         if self._last is not None and self._last[0] == addresses:
             return None

@@ -1,4 +1,4 @@
-"""The runner of plans in C, `libcuts_run`: its sources, its interface, and the records that it reads."""
+"""The runner of plans in C: sources, interface, and records."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Records of kernels, launches and copies: a launch sequence as the library reads it."""
+"""Records of kernels, launches and copies for the library."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _MAP_TYPES = {
     DType.I8: 0, DType.U8: 0, DType.F8E4M3: 0, DType.F8E5M2: 0, DType.F16: 6, DType.F32: 7, DType.BF16: 9,
 }  # fmt: skip
 _ROUNDED_MAP_TYPE, _SWIZZLES, _PROMOTION = 11, {0: 0, 32: 1, 64: 2, 128: 3}, 2
-#: Kind of a block of the caller that kernels may write, its tensor's role, and DLPack's code of unsigned integers.
-_OUTPUT_BLOCK, _OUTPUT, _UNSIGNED = 3, 1, 1
+#: Kind of a block of the caller that kernels may write, the role of its tensor, and DLPack's code of its bytes.
+_OUTPUT_BLOCK, _OUTPUT_ROLE, _BYTE_CODE = 3, 1, 1
 
 
 def add_info(tables: RecordTables, texts: Sequence[str], dialect: str, arch: str) -> None:
@@ -28,7 +28,10 @@ def add_info(tables: RecordTables, texts: Sequence[str], dialect: str, arch: str
 
 
 def add_kernels(tables: RecordTables, kernels: Sequence[KernelFunction], programs: Sequence[int]) -> None:
-    """Add kernels with the numbers of their programs; `NONE` for a function of the caller."""
+    """Add kernels with the numbers of their programs.
+
+    The number is `NONE` for a function of the caller.
+    """
     for kernel, program in zip(kernels, programs, strict=True):
         first = tables.count("argument")
         for argument in kernel.arguments:
@@ -83,9 +86,10 @@ def add_copy(
 def pack_sequence(
     sequence: SequencePlan, kernels: Sequence[KernelFunction], is_routine: Sequence[bool], arch: str
 ) -> bytes:
-    """Return a launch sequence as a plan of the library, whose blocks are outputs of bytes.
+    """Return a launch sequence as a packed plan.
 
-    Kernels are functions of the caller, and routines graphs. Blocks that nothing touches have no bytes.
+    Its blocks are outputs of bytes; those that nothing touches have none. Kernels are functions of the caller, and
+    routines graphs.
     """
     tables, numbers = RecordTables(), list[int]()
     add_info(tables, ("sequence", "", arch, ""), "cuda", arch)
@@ -96,9 +100,8 @@ def pack_sequence(
         nbytes = block_bytes if number in touched else 0
         tables.add("block", _OUTPUT_BLOCK, 0, nbytes)
         first = tables.numbers([nbytes])
-        tables.add(
-            "tensor", *tables.text(f"block {number}"), _OUTPUT, number, _UNSIGNED, 8, 1, 1, NONE, 0, first, 0, nbytes
-        )
+        tensor = _OUTPUT_ROLE, number, _BYTE_CODE, 8, 1, 1, NONE, 0, first, 0, nbytes
+        tables.add("tensor", *tables.text(f"block {number}"), *tensor)
     own = [kernel for kernel, routine in zip(kernels, is_routine, strict=True) if not routine]
     add_kernels(tables, own, [NONE] * len(own))
     for routine in is_routine:

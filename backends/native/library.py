@@ -61,7 +61,10 @@ def compile_c(target: Path, sources: Sequence[Path], options: Sequence[str]) -> 
 
 @cache
 def has_native_library() -> bool:
-    """Return whether there is a library, or a C compiler to build it; warn where there is neither."""
+    """Return whether there is a library, or a compiler for it.
+
+    Warn where there is neither.
+    """
     found = (Path(__file__).parent / LIBRARY_NAME).is_file() or find_c_compiler() is not None
     if not found:
         logging.getLogger(__name__).warning(

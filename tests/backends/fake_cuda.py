@@ -1,4 +1,4 @@
-"""CUDA driver in C on host memory, which `libcuts_run` opens in place of libcuda."""
+"""CUDA driver in C on host memory, in place of libcuda."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fake_path(*options: str) -> Path:
 
 
 class FakeCuda:
-    """Driver in C, with the kernels of a plan or of a test.
+    """Driver in C, with kernels of a plan or a test.
 
     An old one has neither data of edges nor graphs of recordings.
     """

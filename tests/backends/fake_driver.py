@@ -1,4 +1,4 @@
-"""CUDA driver whose graphs are those of a driver in C, and whose kernels are Python functions."""
+"""Bindings with kernels in Python, and graphs of a driver in C."""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ pytestmark = needs_c_compiler()
 def record_launches(
     names: Sequence[str], waits: Sequence[Sequence[int]], arch: str = "sm_90", old: bool = False
 ) -> dict[tuple[str, str], bool]:
-    """Record kernels, each after those that it waits for; return the edges, and whether each is early.
+    """Return the recorded edges of kernels, and whether each is early.
 
-    The kernel "empty" has no blocks.
+    Each kernel follows those that it waits for. The kernel "empty" has no blocks.
     """
     attributes = {"COMPUTE_CAPABILITY_MAJOR": int(arch[3]), "COMPUTE_CAPABILITY_MINOR": int(arch[4])}
     driver = FakeDriver({}, attributes, old)

@@ -144,7 +144,7 @@ def test_branches_run_between_first_and_last_copies(
 
 
 def test_recorded_launches_have_the_edges_of_a_graph(driver: FakeDriver) -> None:
-    """The first one follows the nodes of the graph's owner, and has no early edge from them."""
+    """The first one follows the owner's nodes without an early edge."""
     names = {"add": "add_waits", "double": "double_waits"}
     for name, waiting in names.items():
         driver.functions[waiting] = driver.functions[name]
@@ -207,7 +207,7 @@ def test_driver_error_becomes_one_of_ours(driver: FakeDriver, call: str) -> None
 
 
 class FakeRoutine(Routine):
-    """Call of a library that adds 1 to a tensor, as a graph of one kernel."""
+    """Call of a library that adds 1 to a tensor."""
 
     def __init__(self, cuda: Any) -> None:
         self.cuda, self.bound = cuda, list[int]()
@@ -220,7 +220,7 @@ class FakeRoutine(Routine):
 
 
 def test_routines_are_recorded_again_where_tensors_move(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Out = 2 * ((held + x) + 1), where a library adds the 1."""
+    """A library adds 1 between the two kernels."""
     routine, device = FakeRoutine(driver.cuda), SimpleNamespace(stream_handle=7)
     device.current, device.synchronize = nullcontext, lambda: None
     address = lambda: routine.bound[-1]  # noqa: E731
