@@ -62,9 +62,9 @@ class ExternalSession:
     def launch(self, fixed: Sequence[int], moving: Sequence[int], stream: int, part: int | None = None) -> None:
         """Launch on a stream, all parts or one.
 
-        No other launch uses the scratch block in `fixed` where the caller records the stream.
         The other inputs, and then blocks of outputs, are at the addresses `moving`; where a part touches none of a
-        block, its address may be anything.
+        block, its address may be anything. Where the caller records the stream, no other launch uses the scratch block
+        in `fixed`.
         """
         with self._lock, self._range:
             for sequence in self._sequences if part is None else self._sequences[part : part + 1]:

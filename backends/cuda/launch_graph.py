@@ -75,10 +75,11 @@ class CudaLaunchSequence(LaunchSequence):
     def launch(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
         """Update moved addresses, and launch the graph."""
         if fixed is not self._fixed:
-            self._addresses[: len(fixed)] = self._fixed = fixed
+            self._addresses[: len(fixed)] = fixed
         self._addresses[len(fixed) :] = moving
-        if self._has_routines:
+        if self._has_routines and (moving or fixed is not self._fixed):
             self._record_routines(stream)
+        self._fixed = fixed
         self._check(self._library.cuts_session_run_pointers(*self._arguments, stream))
 
     def replay(self, addresses: Sequence[int], stream: int, keep: object) -> Launch:

@@ -20,7 +20,15 @@ if TYPE_CHECKING:
         open_library,
     )
     from .launch_records import add_copy, add_info, add_kernels, add_launches, pack_sequence
-    from .library import SOURCE_FOLDER, build_library, compile_c, has_native_library, library_sources, native_library
+    from .library import (
+        SOURCE_FOLDER,
+        build_library,
+        compile_c,
+        has_native_library,
+        library_origin,
+        library_sources,
+        native_library,
+    )
     from .records import DIALECTS, LAYOUTS, MAGIC, NONE, VERSION, RecordTables, is_packed, read_dialect, with_header
 
 __getattr__ = lazy_exports(__name__)

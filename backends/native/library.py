@@ -65,12 +65,17 @@ def has_native_library() -> bool:
 
     Warn where there is neither.
     """
-    found = (Path(__file__).parent / LIBRARY_NAME).is_file() or find_c_compiler() is not None
-    if not found:
+    if library_origin() is None:
         logging.getLogger(__name__).warning(
             "plans are launched kernel by kernel: the package has no %s, and there is no C compiler", LIBRARY_NAME
         )
-    return found
+    return library_origin() is not None
+
+
+def library_origin() -> str | None:
+    """Return where the library is from: the package, or a C compiler."""
+    own = Path(__file__).parent / LIBRARY_NAME
+    return str(own) if own.is_file() else find_c_compiler()
 
 
 @cache
