@@ -30,7 +30,7 @@ def driver() -> Driver:
         found.open(int(os.environ.get(ORDINAL_VARIABLE, "0")))
     except ImportError as error:
         raise BackendError(
-            "running on CUDA needs a driver and cuda-bindings, or PyCUDA: neither package is installed",
+            "running on CUDA needs cuda-bindings or PyCUDA, and a driver: neither package is installed",
             hint=install_command("cuda"),
         ) from error
     except Exception as error:  # the driver's own errors

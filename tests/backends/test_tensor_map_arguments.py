@@ -22,10 +22,12 @@ from cuts.ir.compiled import Argument, KernelFunction
 from cuts.ir.types import DType
 from cuts.runtime.files import load_plan, save_plan
 from cuts.tests.backends.fake_driver import FakeDriver
+from cuts.tests.needs import needs_c_compiler
 from cuts.tests.runtime.handmade import example_plan
 
 from .test_launch_sequence import Memory, double, floats
 
+pytestmark = needs_c_compiler()
 MAP = TensorMap("map0", "t0", DType.F32, (4, 2), (16,), (4, 1), 0)
 #: A kernel whose first argument is a tensor map, which the fake driver lets begin with the address.
 KERNEL = KernelFunction(

@@ -27,7 +27,7 @@ from cuts.frontends.torch.dynamo_backend import dynamo
 from cuts.frontends.torch.dynamo_backend.frozen import FrozenWarning
 from cuts.ir import BackendError, CutsError, UsageError
 from cuts.runtime import ExternalSession
-from cuts.tests.needs import cuda_reason, needs_cuda, needs_opencl, opencl_reason
+from cuts.tests.needs import cuda_reason, needs_c_compiler, needs_cuda, needs_opencl, opencl_reason
 
 nn = torch.nn
 #: Tracing warns about PyTorch's own insides; that a graph stays in PyTorch is a failure here.
@@ -659,6 +659,7 @@ def test_libraries_take_part(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> 
             assert torch.allclose(call(x), model(x), rtol=1e-3, atol=1e-4)
 
 
+@needs_c_compiler()
 def test_a_plan_for_another_architecture_is_refused() -> None:
     from cuts.backends.cuda import CudaSequenceLauncher
     from cuts.tests.backends.fake_driver import FakeDriver
