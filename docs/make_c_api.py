@@ -28,17 +28,14 @@ cc -std=c11 -D_GNU_SOURCE -O2 -fPIC -fvisibility=hidden -fno-strict-aliasing -pt
 ```
 
 A wheel for a platform has the library, `cuts/backends/native/libcuts_run.so`; it needs the C library of the machine
-that built the wheel, or a newer one. Programs in `examples/native/` use the library from C, C++ and Rust. Sessions in
-Python and compiled functions of PyTorch record and launch their CUDA graphs by it, too; without it and a C compiler
-they launch kernel by kernel, and `torch.compile` is refused.
+that built the wheel, or a newer one. Programs in `examples/native/` use the library from C, C++ and Rust; on a GPU
+`torch.compile` needs the library, and sessions in Python without it launch kernel by kernel.
 
 * **Memory.** A plan has its constants on the device once; each session has the memory of one run, and state. Kernels
   read inputs and write outputs in the caller's memory, which must be dense, begin at a multiple of 16 bytes, and not
   overlap. A tensor that is part of another one is copied.
-* **State** stays on the device. From 1 MiB its present and next value take turns between two blocks; smaller ones are
-  copied within the recorded graph.
-* **Threads.** Sessions of a plan run concurrently; runs of one session exclude each other. Texts of errors are kept for
-  each thread.
+* **State** stays on the device; from 1 MiB its present and next value take turns between two blocks.
+* **Threads.** Sessions of a plan run concurrently; runs of one session exclude each other. Each thread has its error.
 * **CUDA.** The first run records a graph; later runs launch it, with new addresses where memory moved. The library uses
   the device's primary context, as PyTorch and the CUDA runtime do.
 * **Host memory.** `cuts_session_run_host` takes host memory on any device; on a GPU the session copies it.
