@@ -16,12 +16,13 @@ import cuts
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends.native import compile_c
+from cuts.backends.native import compile_c, pack_sequence
 from cuts.ir import DType, Graph, Node, TensorMap, TensorType, verify_graph
 from cuts.runtime import Plan, make_concurrent
 from cuts.runtime.native import pack_plan
 from cuts.runtime.native.runner_layout import MIN_SWAPPED_BYTES, layout_of
 from cuts.tests.backends.fake_cuda import FakeCuda, fake_path
+from cuts.tests.backends.test_launch_sequence import KERNELS, PLAN
 from cuts.tests.needs import needs_c_compiler
 
 from .handmade import COLUMNS, ROWS, example_plan, expected_outputs, random_x
@@ -203,6 +204,35 @@ def test_large_state_takes_turns_between_two_blocks(driver: FakeCuda) -> None:
     addresses = [line.split()[5:] for line in driver.lines("launch")]
     assert addresses[0] == addresses[2] != addresses[1] and sorted(addresses[0]) == sorted(addresses[1])
     assert driver.lines("copy") == [] and driver.lines("graph") == [f"graph of {len(plan.steps)} nodes"]
+    native.close()
+    assert driver.live == 0
+
+
+def test_a_recording_repeats_no_turns(driver: FakeCuda) -> None:
+    plan = state_plan(MIN_SWAPPED_BYTES // 4)
+    native = open_on(driver.declare(plan) and plan)
+    x, y = memory(MIN_SWAPPED_BYTES // 4), memory(MIN_SWAPPED_BYTES // 4)
+    driver.library.fake_begin(c_void_p(9))
+    with pytest.raises(NativeError, match=r"CUTS_ERROR_ARGUMENT: state '.*' takes turns between two blocks"):
+        run(native, [x], [y], stream=9)
+    driver.library.fake_end()
+    native.close()
+
+
+def test_missing_functions_and_graphs_are_named(driver: FakeCuda) -> None:
+    content = pack_sequence(PLAN, KERNELS, (False, True), "sm_90")
+    options = OptionsStruct(ctypes.sizeof(OptionsStruct), 0, str(fake_path()).encode())
+    with pytest.raises(NativeError, match="CUTS_ERROR_ARGUMENT: kernel add has no program"):
+        NativePlan(content, options)
+    functions = (c_void_p * 1)(driver.library.fake_declare(b"add", b"PPP"))
+    options.functions = ctypes.cast(functions, c_void_p)
+    native = NativePlan(content, options)
+    with pytest.raises(NativeError, match="launch 0 of 2 is no graph of the caller's"):
+        native.check(native.library.cuts_session_set_graph(native.session, 0, c_void_p(1)))
+    blocks = [memory(8) for _ in PLAN.blocks]
+    pointers, sizes = (c_void_p * 6)(*(b.ctypes.data for b in blocks)), (c_uint64 * 6)(*PLAN.blocks)
+    with pytest.raises(NativeError, match="launch 1 is a graph of the caller's: cuts_session_set_graph gave none"):
+        native.check(native.library.cuts_session_run_pointers(native.session, None, None, 0, pointers, sizes, 6, None))
     native.close()
     assert driver.live == 0
 
