@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from ctypes import POINTER, byref, c_uint64, c_void_p, cast, sizeof
+from ctypes import addressof, byref, c_uint32, c_uint64, c_void_p, cast, sizeof
 from typing import Any
 
 from ...ir import BackendError, KernelFunction
-from ..device import Buffer, Device, Launch, Pointer, owning_launch
+from ..device import Buffer, Device, Launch, Pointer
 from ..launch_sequence import BlockAddress, LaunchSequence, SequencePlan
 from ..library import Routine
-from ..native import OptionsStruct, native_library, pack_sequence
+from ..native import OptionsStruct, native_library, pack_sequence, untyped_call
 from .bindings import BindingsDriver, DeviceMemory
 
 
@@ -58,8 +58,9 @@ class CudaLaunchSequence(LaunchSequence):
         count = len(plan.blocks)
         self._addresses: Any = (c_uint64 * count)()
         self._sizes = (c_uint64 * count)(*plan.blocks)
-        pointers = cast(self._addresses, POINTER(c_void_p)), cast(self._sizes, POINTER(c_uint64))
-        self._arguments = self._session, None, None, 0, *pointers, count
+        self._run = untyped_call(self._library, "cuts_session_run_pointers")
+        pointers = (c_void_p(addressof(each)) for each in (self._addresses, self._sizes))
+        self._arguments = self._session, None, None, c_uint32(0), *pointers, c_uint32(count)
         self._fixed: Sequence[int] | None = None
         self._routines = [
             RoutineGraph(driver, find_device, loaded[call.kernel], kernels[call.kernel], call.iterations[turn])
@@ -74,17 +75,28 @@ class CudaLaunchSequence(LaunchSequence):
 
     def launch(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
         """Update moved addresses, and launch the graph."""
+        self._bind(fixed, moving, stream)
+        if status := self._run(*self._arguments, c_void_p(stream)):
+            self._check(status)
+
+    def _bind(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
         if fixed is not self._fixed:
             self._addresses[: len(fixed)] = fixed
         self._addresses[len(fixed) :] = moving
         if self._has_routines and (moving or fixed is not self._fixed):
             self._record_routines(stream)
         self._fixed = fixed
-        self._check(self._library.cuts_session_run_pointers(*self._arguments, stream))
 
     def replay(self, addresses: Sequence[int], stream: int, keep: object) -> Launch:
         """Return the launch of everything over blocks that never move."""
-        return owning_launch((self, keep), self.launch, tuple(addresses), (), stream)
+        self._bind(addresses, (), stream)
+        run, arguments = self._run, (*self._arguments, c_void_p(stream))
+
+        def launch(owners: object = (self, keep)) -> None:
+            if status := run(*arguments):
+                self._check(status)
+
+        return launch
 
     def _record_routines(self, stream: int) -> None:
         """Give the library the graphs of routines whose tensors have moved."""

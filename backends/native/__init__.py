@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         check_status,
         make_options,
         open_library,
+        untyped_call,
     )
     from .launch_records import add_copy, add_info, add_kernels, add_launches, pack_sequence
     from .library import (

