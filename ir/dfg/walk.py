@@ -27,6 +27,7 @@ from .roots import (
     Accumulate,
     AsyncCopy,
     DfgNode,
+    LaneProduct,
     Mma,
     MmaAccumulate,
     RegisterWrite,
@@ -66,6 +67,7 @@ _OPERANDS: Mapping[type, tuple[str, ...]] = {
     WideStore: ("values",),
     VectorStore: ("value", "when"),
     Accumulate: ("value",),
+    LaneProduct: ("a", "b"),
     MmaAccumulate: ("a", "b"),
     Mma: ("a", "b"),
     WarpgroupMma: ("a", "b"),
@@ -86,6 +88,7 @@ _INDICES: Mapping[type, tuple[str, ...]] = {
     VectorStore: ("address", "guards"),
     AsyncCopy: ("address", "start", "guards", "valid"),
     Accumulate: ("at",),
+    LaneProduct: ("at",),
     MmaAccumulate: ("at",),
     Mma: ("results",),
     WarpgroupMma: ("upper", "lower"),
@@ -185,6 +188,8 @@ def vector_axes(node: DfgNode) -> tuple[Var, ...]:
     """Return the variables whose elements one instruction node moves."""
     if isinstance(node, LdMatrix):
         return node.axes
+    if isinstance(node, LaneProduct):
+        return node.axis, *node.rows
     if isinstance(node, (VectorLoad, VectorStore, AsyncCopy, Accumulate, PackedConvert)) and node.axis is not None:
         return (node.axis,)
     return ()

@@ -52,6 +52,7 @@ from ...ir import (
     with_operands,
 )
 from .context import SelectionContext
+from .lane_products import select_lane_product, shared_sums
 from .loaded_bits import select_bits
 from .matrix_loads import select_matrix_load
 from .matrix_products import select_mma, unroll_factor
@@ -73,7 +74,7 @@ MAX_AWAITED_BYTES = 256
 
 def select_instructions(kernel: Kernel, dialect: str) -> Kernel:
     """Return a thread-level kernel over the instructions of a dialect."""
-    context = SelectionContext.of(kernel, INSTRUCTIONS[dialect])
+    context = evolve(SelectionContext.of(kernel, INSTRUCTIONS[dialect]), sums=shared_sums(kernel))
     return evolve(kernel, items=_items(kernel.items, context))
 
 
@@ -140,6 +141,9 @@ class PhaseSelector:
             found = self._instruction(root, self._store)
             found = next((k for k in map(self._keep_elements, (found, root)) if k not in (found, root)), found)
         elif isinstance(root, Accumulate):
+            boxes = {} if self.phase.when else self.boxes
+            if product := select_lane_product(root, self._value, boxes, self.context):
+                return product
             whole = evolve(root, value=self._value(root.value))
             return next(filter(None, (select_extreme(whole, v, self.context) for v in self.boxes[root])), whole)
         if isinstance(found, Store) and (load := self._copy_source(found)):
