@@ -47,8 +47,9 @@ from ...ir import (
 )
 from .context import SelectionContext
 
-#: Lanes whose products an instruction adds up, and bits of the halves of a word.
-QUAD, HALF_BITS = 4, 16
+#: Lanes whose products an instruction adds up, bits of the halves of a word, and most bytes of numbers: a product of
+#: halves takes few other instructions, and waits for memory alone.
+QUAD, HALF_BITS, MAX_BYTES = 4, 16, 1
 #: Numbers of a group of four threads, and of a thread among them.
 _GROUP, _LANE = Var("quad", 1 << 20), Var("quad_lane", QUAD)
 
@@ -129,7 +130,8 @@ def select_lane_product(
     name = next((n for n, kind in LANE_PRODUCTS.items() if n in context.instructions and kinds == {kind}), "")
     loads = [load for factor in factors if name and boxes and (load := _words(select(factor), context))]
     axes, distances = {load.axis for load in loads}, {load.distance for load in loads if load.stored}
-    if len(loads) < 2 or len(axes) > 1 or axes - {*root.over} or len(distances) > 1 or loads[0].axis.extent % 2:
+    narrow = len(loads) > 1 and any(load.memory_dtype.size <= MAX_BYTES for load in loads)
+    if not narrow or len(axes) > 1 or axes - {*root.over} or len(distances) > 1 or loads[0].axis.extent % 2:
         return None
     own, other = (boxes[factor] for factor in factors)
     rows = [[v for v in each if v not in (*rest, *root.over)] for each, rest in ((own, other), (other, own))]

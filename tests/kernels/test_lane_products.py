@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from cuts.backends.compilers.cubins import compile_kernels
 from cuts.ir import (
+    INSTRUCTIONS,
+    LANE_PRODUCTS,
     DType,
     FusedGroup,
     ReduceDim,
@@ -16,6 +18,7 @@ from cuts.ir import (
     as_dtype,
     parse_ir,
 )
+from cuts.passes.instructions import lane_products
 from cuts.passes.lowering import extract, lower
 from cuts.passes.schedule import check_schedule
 from cuts.tests.emission import emit
@@ -46,7 +49,6 @@ NUMBERS = {
     "u8[64, 256]": "(bf16(bitand(shr(w[i, (k // 2)], index(4*(k % 2)):u8), 15:u8)) - 8.0:bf16)",
     "u8[64, 128]": "bf16(bitand(shr(w[i, (k // 4)], index(2*(k % 4)):u8), 3:u8))",
     "i8[64, 512]": "bf16(w[i, k])",
-    "bf16[64, 512]": "w[i, k]",
 }
 
 
@@ -67,7 +69,15 @@ def text(group: FusedGroup, schedule: Schedule, dialect: str) -> str:
     return emit(extract(lower(group, schedule, {}, GPU)), dialect).source
 
 
+@pytest.fixture
+def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let lanes multiply halves in OpenCL."""
+    monkeypatch.setattr(lane_products, "MAX_BYTES", 2)
+    monkeypatch.setitem(INSTRUCTIONS, "opencl", frozenset({*INSTRUCTIONS["opencl"], *LANE_PRODUCTS}))
+
+
 @needs_opencl
+@pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize("depth", [256, 331])
 @pytest.mark.parametrize(("lanes", "vector", "thread", "trips"), [(32, 8, 4, 1), (16, 4, 3, 2), (8, 2, 1, 4)])
 def test_lanes_multiply_opencl(depth: int, lanes: int, vector: int, thread: int, trips: int) -> None:
@@ -78,6 +88,7 @@ def test_lanes_multiply_opencl(depth: int, lanes: int, vector: int, thread: int,
 
 
 @needs_opencl
+@pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize(("block", "common"), [(64, True), (16, False)])
 def test_lanes_with_common_scales_multiply_opencl(block: int, common: bool) -> None:
     group = with_scales(product(DType.BF16, "", (1, 1, 40, 256), (False, True)), block, widest=2)

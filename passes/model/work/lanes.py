@@ -15,6 +15,7 @@ from ....ir import (
     block_scales,
     dtype_of,
     factors,
+    reads,
     sorts_by_radix,
 )
 from ...geometry import Count, Geometry, ceil_div
@@ -33,20 +34,27 @@ DIGIT_BITS, DIGIT_ISSUE, DIGIT_CHAIN, DIGIT_WAVEFRONTS = 8, 40.0, 25.0, 6.0
 COUNTS_ISSUE, COUNTS_CHAIN = 90.0, 40.0
 
 
-def multiply_lanes(totals: Totals, before: Mapping[str, Count], reduction: Reduction, geometry: Geometry) -> None:
+def multiply_lanes(
+    totals: Totals, before: Mapping[str, Count], reduction: Reduction, parallel: Count, geometry: Geometry
+) -> None:
     """Reduce the counts from `before` on where matrix instructions multiply the numbers of lanes.
 
-    Four lanes then have sums, and their scales, in common.
+    Four lanes then have sums, and their scales, in common. All threads add up the sums of all warps of a row.
     """
     scales, block = block_scales(reduction.body, reduction.reduce)
     parts = [part for part in factors(reduction.body) if part not in scales]
     halves = len(parts) == 2 and {dtype_of(part, totals.group.tensors) for part in parts} == {DType.BF16}
+    halves = halves and any(totals.group.tensors[r.tensor].dtype.is_int for part in parts for r in reads(part))
     if not halves or reduction.combine != "sum" or LANE_INSTRUCTION not in dict(totals.target.atoms):
         return
     vector, quads = geometry.row_vector, np.equal(geometry.reduction_threads % QUAD, 0)
     paired = quads & np.greater(vector, 1) & (np.equal(block % (QUAD * vector), 0) if block else True)
     for name in ("issue", "flops"):
         totals.sums[name] = before[name] + totals.since(name, before) * np.where(paired, PAIRED_SHARE, 1.0)
+    warp = totals.target.warp_size
+    read = parallel * np.where(paired & np.greater(geometry.reduction_threads, warp), geometry.threads / warp, 0.0)
+    totals.add("issue", 2.0 * read * geometry.reduction_threads)
+    totals.add("wavefronts", read * geometry.reduction_threads / warp)
 
 
 def combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:
