@@ -168,10 +168,9 @@ class PhasePrinter:
 
     def _meets(self, nodes: Sequence[DfgNode]) -> bool:
         """Return whether threads synchronise in some nodes."""
-        return self.names.dialect.atoms_meet and any(
-            isinstance(n, (LaneProduct, Mma)) or (isinstance(n, WarpgroupMma) and isinstance(n.a, RegisterRead))
-            for n in nodes
-        )
+        products = [n for n in nodes if isinstance(n, (LaneProduct, Mma, WarpgroupMma))]
+        held = any(not isinstance(n, WarpgroupMma) or isinstance(n.a, RegisterRead) for n in products)
+        return self.names.dialect.atoms_meet and held
 
     def _rest(self, node: DfgNode, opened: tuple[Var, ...]) -> tuple[Var, ...]:
         return tuple(v for v in self.boxes[node] if v not in opened)

@@ -122,6 +122,11 @@ class LaneProduct:
     distance: int = 1
     rows: tuple[Var, ...] = ()
 
+    @property
+    def axes(self) -> tuple[Var, ...]:
+        """Variables over whose elements one node ranges."""
+        return self.axis, *self.rows
+
 
 @frozen(cache_hash=True)
 class MmaAccumulate:

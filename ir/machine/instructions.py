@@ -116,7 +116,7 @@ INSTRUCTIONS: Mapping[str, frozenset[str]] = {
             *WORD_EXTREMES,
         }
     ),
-    "opencl": frozenset(MMA_INSTRUCTIONS),
+    "opencl": frozenset({*MMA_INSTRUCTIONS, *LANE_PRODUCTS}),
 }
 
 

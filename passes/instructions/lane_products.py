@@ -83,12 +83,12 @@ def shared_sums(kernel: Kernel) -> frozenset[str]:
 
 
 def _roots(items: Iterable[Item], ends: bool = False) -> Iterator[tuple[Root, bool]]:
-    """Yield the roots in order, each with whether data end a loop around it."""
+    """Yield the roots in order, each with whether not all threads compute it equally often."""
     for item in items:
         if isinstance(item, Loop):
             yield from _roots(item.body, ends or item.until is not None)
         elif isinstance(item, Phase):
-            yield from ((root, ends) for root in item.roots)
+            yield from ((root, ends or bool(item.when)) for root in item.roots)
 
 
 def _is_term(value: Value, name: str, kernel: Kernel) -> bool:
@@ -128,7 +128,7 @@ def select_lane_product(
     factors = [arg.arg if isinstance(arg, Convert) and arg.dtype is DType.F32 else arg for arg in value.args]
     kinds = {factor.dtype for factor in factors}
     name = next((n for n, kind in LANE_PRODUCTS.items() if n in context.instructions and kinds == {kind}), "")
-    loads = [load for factor in factors if name and boxes and (load := _words(select(factor), context))]
+    loads = [load for factor in factors if name and (load := _words(select(factor), context))]
     axes, distances = {load.axis for load in loads}, {load.distance for load in loads if load.stored}
     narrow = len(loads) > 1 and any(load.memory_dtype.size <= MAX_BYTES for load in loads)
     if not narrow or len(axes) > 1 or axes - {*root.over} or len(distances) > 1 or loads[0].axis.extent % 2:

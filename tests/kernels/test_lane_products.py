@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from cuts.backends.compilers.cubins import compile_kernels
 from cuts.ir import (
-    INSTRUCTIONS,
-    LANE_PRODUCTS,
     DType,
     FusedGroup,
     ReduceDim,
@@ -70,14 +68,13 @@ def text(group: FusedGroup, schedule: Schedule, dialect: str) -> str:
 
 
 @pytest.fixture
-def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+def emulation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let lanes multiply halves in OpenCL."""
     monkeypatch.setattr(lane_products, "MAX_BYTES", 2)
-    monkeypatch.setitem(INSTRUCTIONS, "opencl", frozenset({*INSTRUCTIONS["opencl"], *LANE_PRODUCTS}))
 
 
 @needs_opencl
-@pytest.mark.usefixtures("emulated")
+@pytest.mark.usefixtures("emulation")
 @pytest.mark.parametrize("depth", [256, 331])
 @pytest.mark.parametrize(("lanes", "vector", "thread", "trips"), [(32, 8, 4, 1), (16, 4, 3, 2), (8, 2, 1, 4)])
 def test_lanes_multiply_opencl(depth: int, lanes: int, vector: int, thread: int, trips: int) -> None:
@@ -88,7 +85,7 @@ def test_lanes_multiply_opencl(depth: int, lanes: int, vector: int, thread: int,
 
 
 @needs_opencl
-@pytest.mark.usefixtures("emulated")
+@pytest.mark.usefixtures("emulation")
 @pytest.mark.parametrize(("block", "common"), [(64, True), (16, False)])
 def test_lanes_with_common_scales_multiply_opencl(block: int, common: bool) -> None:
     group = with_scales(product(DType.BF16, "", (1, 1, 40, 256), (False, True)), block, widest=2)
@@ -112,7 +109,7 @@ def bf16(words: np.ndarray) -> np.ndarray:
 
 
 def test_halves_of_words_become_numbers() -> None:
-    """The sign of a byte is subtracted with the exponent that its other bits are merged with."""
+    """Signs of bytes are merged with the number that is added."""
     signed = np.arange(256, dtype=np.uint32)
     found = bf16(signed & 0x7F | 0x4300) + bf16(signed & 0x80 | 0xC300)
     assert np.array_equal(found, signed.astype(np.uint8).view(np.int8))

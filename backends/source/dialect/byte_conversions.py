@@ -96,7 +96,7 @@ def bit_conversions(qualifier: str) -> Mapping[str, str]:
 
 
 def pair_conversions(qualifier: str) -> Mapping[str, str]:
-    """Return the helpers that convert two numbers of a word, half a word from one another, exactly."""
+    """Return the helpers that convert both halves of a word."""
     found: dict[str, str] = {}
     merge = 'asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"({to}) : "r"(v), "r"({mask}u), "r"({magic}u));'
     for name, (dtype, bits, _) in UNPACKED_PAIRS.items():

@@ -37,7 +37,7 @@ COUNTS_ISSUE, COUNTS_CHAIN = 90.0, 40.0
 def multiply_lanes(
     totals: Totals, before: Mapping[str, Count], reduction: Reduction, parallel: Count, geometry: Geometry
 ) -> None:
-    """Reduce the counts from `before` on where matrix instructions multiply the numbers of lanes.
+    """Reduce the counts from `before` on for products of lanes.
 
     Four lanes then have sums, and their scales, in common. All threads add up the sums of all warps of a row.
     """
