@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from ....ir import MAX_COUNTED_WORDS, MAX_READ_WARPS, RADIX_DIGITS, sorts_by_radix
+from ....ir import (
+    MAX_COUNTED_WORDS,
+    MAX_READ_WARPS,
+    RADIX_DIGITS,
+    DType,
+    Reduction,
+    block_scales,
+    dtype_of,
+    factors,
+    reads,
+    sorts_by_radix,
+)
 from ...geometry import Count, Geometry, ceil_div
 from .totals import Totals
 
+#: Matrix instruction of products of lanes, lanes that share a sum, and its issue slots for each one of multiply-adds.
+LANE_INSTRUCTION, QUAD, PAIRED_SHARE = "m16n8k16_bf16", 4, 0.35
 #: Least instructions that compare and select two words of 64 bits, and that move one from another lane.
 WORD_COMPARED, WORD_MOVED = 5.0, 4.0
 #: Halvings of the interval of a selection of floats, before few keys lie in it; instructions of an element in each, and
@@ -17,6 +32,29 @@ HALVINGS, KEY_COUNTED, KEY_COLLECTED, HALVING_ISSUE, HALVING_CHAIN = 10.0, 2.0, 
 #: for the counts.
 DIGIT_BITS, DIGIT_ISSUE, DIGIT_CHAIN, DIGIT_WAVEFRONTS = 8, 40.0, 25.0, 6.0
 COUNTS_ISSUE, COUNTS_CHAIN = 90.0, 40.0
+
+
+def multiply_lanes(
+    totals: Totals, before: Mapping[str, Count], reduction: Reduction, parallel: Count, geometry: Geometry
+) -> None:
+    """Reduce the counts from `before` on for products of lanes.
+
+    Four lanes then have sums, and their scales, in common. All threads add up the sums of all warps of a row.
+    """
+    scales, block = block_scales(reduction.body, reduction.reduce)
+    parts = [part for part in factors(reduction.body) if part not in scales]
+    halves = len(parts) == 2 and {dtype_of(part, totals.group.tensors) for part in parts} == {DType.BF16}
+    halves = halves and any(totals.group.tensors[r.tensor].dtype.is_int for part in parts for r in reads(part))
+    if not halves or reduction.combine != "sum" or LANE_INSTRUCTION not in dict(totals.target.atoms):
+        return
+    vector, quads = geometry.row_vector, np.equal(geometry.reduction_threads % QUAD, 0)
+    paired = quads & np.greater(vector, 1) & (np.equal(block % (QUAD * vector), 0) if block else True)
+    for name in ("issue", "flops"):
+        totals.sums[name] = before[name] + totals.since(name, before) * np.where(paired, PAIRED_SHARE, 1.0)
+    warp = totals.target.warp_size
+    read = parallel * np.where(paired & np.greater(geometry.reduction_threads, warp), geometry.threads / warp, 0.0)
+    totals.add("issue", 2.0 * read * geometry.reduction_threads)
+    totals.add("wavefronts", read * geometry.reduction_threads / warp)
 
 
 def combine_lanes(totals: Totals, parallel: Count, issue: int, geometry: Geometry) -> None:

@@ -23,7 +23,7 @@ from ...geometry import Count, Geometry, StagedTile, product
 from ..memory_access import EvaluationSite, depth_vector
 from ..roofline import memory_reads
 from .fetches import fetch, wait
-from .lanes import combine_lanes, sort_lanes
+from .lanes import combine_lanes, multiply_lanes, sort_lanes
 from .matrix_instructions import add_mma
 from .totals import Totals
 
@@ -45,7 +45,7 @@ def add_reduction(
     fused = reduction.combine == "sum" and isinstance(body, Call) and body.fn == "mul"
     parallel = product(place.thread.sizes[: place.parallel]) * 1.0
     reduced = product(place.thread.sizes[place.parallel :]) * 1.0
-    steps = parallel * reduced * place.all_trips
+    steps, before = parallel * reduced * place.all_trips, dict(totals.sums)
     totals.add("flops", steps * place.threads)
     totals.add("thread_flops", steps)
     issue = COMBINERS[reduction.combine].function.issue
@@ -54,6 +54,8 @@ def add_reduction(
     totals.add("functions", parallel * reduced * issue if issue > 1 else 0.0)
     totals.add("chain", issue * reduced * place.all_trips)
     totals.compute(body, place, tuple(staged), fused)
+    if geometry.structure.reduction_threads:
+        multiply_lanes(totals, before, reduction, parallel, geometry)
     vectors: Count = 0.0
     for expr, tile in staged.items():
         fetch(totals, segment, expr, tile, place, geometry)
