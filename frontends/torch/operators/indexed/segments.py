@@ -13,7 +13,7 @@ from ..arithmetic import divide
 from ..movement import expand, unsqueeze
 
 #: Most comparisons of elements and ends of segments.
-MAX_COMPARISONS = 1 << 24
+MAX_COMPARISONS = 1 << 20
 _REDUCTIONS = {"sum": "sum", "mean": "sum", "prod": "prod", "max": "max", "min": "min"}
 
 
