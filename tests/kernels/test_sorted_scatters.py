@@ -116,7 +116,7 @@ def test_ordered_rows_are_summed_without_a_sort(seed: int, count: int, places: i
     [(DType.F32, [2, 0, 5, 1, 0, 31]), (DType.BF16, [0, 0, 44]), (DType.F64, [60, 60]), (DType.F16, [0, 3, 1])],
 )
 def test_repeated_places_are_ordered(dtype: DType, lengths: list[int]) -> None:
-    """Sum rows of a matrix in CSR form, some beyond the last length."""
+    """Sum rows of a matrix in CSR form, some beyond the end."""
     count, width = sum(lengths) + 3, 3
     types = {"l": TensorType(DType.I64, (len(lengths),)), "u": TensorType(dtype, (count, width))}
     types["x"] = TensorType(dtype, (len(lengths), width))
