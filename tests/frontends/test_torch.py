@@ -201,9 +201,7 @@ def test_all_unsupported_operations_are_reported_at_once() -> None:
         def forward(self, x: Any) -> Any:
             return torch.linalg.matrix_exp(x), torch.linalg.qr(x)
 
-    with pytest.raises(
-        CutsError, match=r"2 operations are not supported: aten\.\S*matrix_exp\S* .*; aten\.linalg_qr"
-    ):
+    with pytest.raises(CutsError, match=r"2 operations are not supported: aten\.\S*matrix_exp\S* .*; aten\.linalg_qr"):
         load_torch(Odd(), (torch.randn(3, 3),))
 
 
