@@ -38,7 +38,6 @@ from .footprint import (
     runs_of,
     segments_of,
     span,
-    varies_by_thread,
 )
 from .mask_bounds import ONE_ROW, MaskBound, mask_bounds, tile_bounds
 from .matrix_instructions import (

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from attrs import field, frozen
 
-from ...ir import Clamp, FloorDiv, Index, Indirect, Mod, Read, Var, linearise, primaries, row_major, variables
+from ...ir import Clamp, FloorDiv, Index, Indirect, Mod, Read, Var, linearise, row_major, variables
 
 T = TypeVar("T")
 #: A number, or an array with one entry per candidate schedule.
@@ -173,23 +173,6 @@ def address_of(indices: tuple[Index, ...], shape: tuple[int, ...]) -> Index:
 def places_of(indices: tuple[Index, ...]) -> frozenset[Var]:
     """Return the variables that determine an element's place."""
     return frozenset[Var]().union(*map(variables, indices))
-
-
-def varies_by_thread(indices: Sequence[Index], cover: Cover) -> Count:
-    """Return where quotients of a thread's neighbours differ by thread.
-
-    Those by 7 of four neighbours each do: no thread's first one is a multiple of 7.
-    """
-    found: Count = False
-    for primary in (p for index in indices for p in primaries(index) if isinstance(p, FloorDiv | Mod)):
-        for variable, factor in primary.num.terms:
-            if isinstance(variable, Var) and variable.extent > 1:
-                run = cover.extents.get(variable, 1)
-                step = np.maximum(1, abs(factor) * run)
-                whole = np.equal(step % primary.den, 0)
-                part = np.equal(primary.den % step, 0) & np.equal(primary.num.const % step, 0)
-                found = found | (np.greater(run, 1) & np.less(run, variable.extent) & ~(whole | part))
-    return found
 
 
 def segments_of(read: Read, shape: Sequence[int], cover: Cover, unit: int) -> Count:

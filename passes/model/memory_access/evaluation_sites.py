@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from attrs import evolve, field, frozen
 
-from ....ir import Read, Reduction, Segment, TensorType, Var
+from ....ir import FloorDiv, Index, Mod, Read, Reduction, Segment, TensorType, Var, primaries
 from ...geometry import (
     Count,
     Cover,
@@ -20,7 +20,6 @@ from ...geometry import (
     least,
     places_of,
     product,
-    varies_by_thread,
 )
 from ...lowering import ROW_STEPS, max_window_elements
 
@@ -107,7 +106,7 @@ class EvaluationSite:
             each = np.where(np.greater(turn, most), uses, turn * self.tiles * runs)
         loops = zip(self.rows, self.trips, self.chunks, strict=True)
         cut = [np.greater(t * c, prod(v.extent for v in loop)) for loop, t, c in loops if not used.isdisjoint(loop)]
-        alone = np.any(cut, axis=0) | varies_by_thread(read.indices, self.run)
+        alone = np.any(cut, axis=0) | _varies_by_thread(read.indices, self.run)
         return np.where(alone, uses, np.where(many, np.maximum(once, each), once))
 
     def _runs(self, read: Read) -> Count:
@@ -118,6 +117,23 @@ class EvaluationSite:
     def all_trips(self) -> Count:
         """Trips of all loops."""
         return product(self.trips)
+
+
+def _varies_by_thread(indices: Sequence[Index], cover: Cover) -> Count:
+    """Return where quotients of a thread's neighbours differ by thread.
+
+    Those by 7 of four neighbours each do: no thread's first one is a multiple of 7.
+    """
+    found: Count = False
+    for primary in (p for index in indices for p in primaries(index) if isinstance(p, FloorDiv | Mod)):
+        for variable, factor in primary.num.terms:
+            if isinstance(variable, Var) and variable.extent > 1:
+                run = cover.extents.get(variable, 1)
+                step = np.maximum(1, abs(factor) * run)
+                whole = np.equal(step % primary.den, 0)
+                part = np.equal(primary.den % step, 0) & np.equal(primary.num.const % step, 0)
+                found = found | (np.greater(run, 1) & np.less(run, variable.extent) & ~(whole | part))
+    return found
 
 
 def evaluation_site(geometry: Geometry, which: Sequence[int]) -> EvaluationSite:
