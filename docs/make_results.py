@@ -30,7 +30,7 @@ HEAD = """# Results
 `python docs/make_results.py` writes this page from `bench/results`. The last column of a table names the
 [circumstances](#circumstances) of a row: device, date and versions. A table contains the rows of the present kernels;
 `python -m cuts.bench stale FILE` marks rows of older kernels. *Speed* is the time of the fastest peer over the time of
-`cuts`. Errors are relative to float64.
+`cuts`, *share* the rate at which the operands and results move over that of a copy. Errors are relative to float64.
 
 ## Measure
 
@@ -125,14 +125,14 @@ def rows_table(known: Circumstances, rows: Sequence[Row]) -> Iterator[str]:
     if not rows:
         return
     peers = list(dict.fromkeys(name for row in rows for name in row["peers"]))
-    heads = ["class", "name", "batch", "precision", "cuts, ms", *(f"{p}, ms" for p in peers), "speed", "error"]
+    heads = ["class", "name", "batch", "precision", "cuts, ms", *(f"{p}, ms" for p in peers), "speed", "share", "error"]
     yield markdown_table(
         [*heads, "budget, s", "no."],
         (
             [
                 *(row["class"], row["name"], row["batch"], row["precision"], digits(row["cuts_ms"])),
                 *(digits(row["peers"].get(p)) for p in peers),
-                digits(figure(row, "speed")),
+                *(digits(figure(row, each)) for each in ("speed", "share")),
                 None if row["error"] is None else f"{row['error']:.0e}",
                 row["budget_s"],
                 known.number(row),
@@ -145,8 +145,9 @@ def rows_table(known: Circumstances, rows: Sequence[Row]) -> Iterator[str]:
 def vocabulary(known: Circumstances, *names: str) -> Iterator[str]:
     """Yield operations of the vocabulary and gradients, by family and row."""
     rows, older = fresh([row for name in names for row in read_rows(RESULTS / name)])
-    for device in dict.fromkeys(row["device"] for row in rows):
-        yield f"{device}:\n\n{families([row for row in rows if row['device'] == device])}"
+    kinds = [(row["device"], "tuned" if row["budget_s"] else "not tuned") for row in rows]
+    for kind in dict.fromkeys(kinds):
+        yield f"{', '.join(kind)}:\n\n{families([row for row, each in zip(rows, kinds, strict=True) if each == kind])}"
     yield from rows_table(known, rows)
     if older:
         yield older
@@ -299,6 +300,7 @@ SECTIONS: tuple[tuple[str, Section, tuple[str, ...]], ...] = (
     ("Networks by precision policy", policies, ("evaluation.json",)),
     ("Calls through `torch.compile`", calls, ("door.json",)),
     ("Single operations", operations, ("ops.json", "ops_bf16.json", "ops_fp16.json")),
+    ("Routines of vendors", operations, ("routines.json",)),
     ("Operations of the vocabulary", vocabulary, ("breadth.json", "breadth_h100.json", "gradient_rows.json")),
     ("Audit of pruning", audit, ("audit.json",)),
     ("Latency models", latency_models, ("latency.json",)),

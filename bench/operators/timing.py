@@ -7,7 +7,11 @@ one graph; rounds of the contenders alternate, so that clock drift affects all o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import fcntl
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from attrs import frozen
@@ -17,6 +21,32 @@ from cuts.backends.device import Device, Launch, Timing
 MAX_SETS = 128
 #: Seconds that a round of calls takes about, where calls are short.
 ROUND_SECONDS = 0.01
+
+
+@frozen
+class Turns:
+    """Turns of `count` processes that time on one device, by a lock in a folder; one process needs none."""
+
+    folder: Path | None = None
+    count: int = 1
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Hold the device alone."""
+        if self.folder is None:
+            yield
+            return
+        with (self.folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def meet(self, number: int, seconds: float) -> None:
+        """Wait until all processes are here, at most some seconds."""
+        end = time.monotonic() + seconds
+        if self.folder is not None:
+            (self.folder / f"{number}.here").touch()
+            while len([*self.folder.glob("*.here")]) < self.count and time.monotonic() < end:
+                time.sleep(0.2)
 
 
 @frozen

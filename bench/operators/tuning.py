@@ -117,19 +117,24 @@ def prefix(number: int) -> str:
 
 
 def tune(cases: Sequence[Case], target: Target, emit: Emit, session: TuningSession | None) -> list[Tuned]:
-    """Compile cases of one precision together, each with its own launches.
+    """Compile cases of the same options together, each with its own launches.
 
     Workers and device are busy all the time; without a session the model chooses.
     """
-    registry = vocabulary_of(cases)
-    policy = PRECISIONS[cases[0].precision]
-    # Tensors of a half type are stored so already: the rest of the policy is the multiplication of f32.
-    options = CompileOptions(
-        mode="mixed", precision=policy.name if policy.math else "fp32", horizontal_fusion="connected"
-    )
+    registry, options = vocabulary_of(cases), options_of(cases[0])
     run = compile_graph if session is None else session.compile
     compiled = run(union(cases, registry), registry, target, options, emit)
     return [_tuned_case(compiled, case, prefix(number), target) for number, case in enumerate(cases)]
+
+
+def options_of(case: Case) -> CompileOptions:
+    """Return how a case is compiled."""
+    policy = PRECISIONS[case.precision]
+    # Tensors of a half type are stored so already: the rest of the policy is the multiplication of f32.
+    precision = policy.name if policy.math else "fp32"
+    return CompileOptions(
+        mode="mixed", precision=precision, horizontal_fusion="connected", deterministic=case.deterministic
+    )
 
 
 def vocabulary_of(cases: Sequence[Case]) -> Registry:
@@ -200,12 +205,11 @@ def fill(tuned: Tuned, device: Device) -> TunedBuffers:
     return memory
 
 
-def cold_sets(tuned: Tuned, device: Device, cache: int) -> list[TunedBuffers]:
-    """Return equal sets of tensors that keep a cache cold."""
-    first = fill(tuned, device)
+def cold_sets(first: TunedBuffers, cache: int) -> list[TunedBuffers]:
+    """Return a set of tensors and equal ones that keep a cache cold."""
     sets = [first]
     for _ in range(sets_for(first.nbytes, cache) - 1):
-        sets.append(TunedBuffers(tuned, device))
+        sets.append(TunedBuffers(first.tuned, first.device))
         sets[-1].copy(first)
     return sets
 

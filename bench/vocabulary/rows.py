@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from cuts.bench.operators.vocabulary import distinct, integers, positive, table, unit, w, x
+from cuts.bench.vocabulary.operation import distinct, integers, positive, table, unit, w, x
 
 torch: Any = import_module("torch")
 F: Any = torch.nn.functional

@@ -1,0 +1,106 @@
+"""Reading of rows: as graphs of our vocabulary, and as functions that torch.compile has compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+import torch
+from attrs import field, frozen
+from cuts.bench.operators.contenders import load_torch
+from cuts.bench.vocabulary.gradients import GradientOperation
+from cuts.bench.vocabulary.operation import Given, SizedOperation
+from cuts.frontends.torch import read_torch
+from cuts.frontends.torch.import_context import TORCH_TYPES
+from cuts.ir.errors import CutsError
+from cuts.ir.graph import Graph
+from cuts.ir.source import Source
+
+Call = Callable[..., Any]
+
+
+def load_settled_torch() -> Any:
+    """Return PyTorch in strict f32, with a reproducible Inductor.
+
+    Inductor compiles in its own process and keeps no choices between kernels.
+    """
+    loaded = load_torch()
+    config: Any = import_module("torch._inductor.config")
+    config.compile_threads, config.autotune_local_cache = 1, False
+    return loaded
+
+
+class Calling(torch.nn.Module):
+    """Function as a module, the form that torch.export takes."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__()
+        self.call = call
+
+    def forward(self, *given: Any) -> Any:
+        """Return the function's results."""
+        return self.call(*given)
+
+
+@frozen
+class Ready:
+    """Outcome for a row: graph and declarations, or an error; peers, and the errors of others."""
+
+    graph: Graph | None
+    failure: str = ""
+    sources: tuple[Source, ...] = ()
+    peers: Mapping[str, Call] = field(factory=dict)
+    missing: Mapping[str, str] = field(factory=dict)
+
+
+def graph_of(row: SizedOperation) -> Graph:
+    """Return a row as a graph of our vocabulary.
+
+    Of a gradient's row it is the differentiated function.
+
+    Raises `GraphError` where PyTorch cannot trace it or our vocabulary cannot say it.
+    """
+    operation = row.operation
+    given, call = (
+        (operation.operands(row.given), operation.forward)
+        if isinstance(operation, GradientOperation) and operation.traced is None
+        else (row.given, operation.traced or operation.call)
+    )
+    return read_torch(Calling(call), tuple(map(zeros, given)))
+
+
+def read(row: SizedOperation) -> tuple[Graph, tuple[Source, ...]]:
+    """Return a row as a graph, and the declarations that it adds.
+
+    These are those of gradients.
+    """
+    graph, operation = graph_of(row), row.operation
+    derived = isinstance(operation, GradientOperation) and operation.traced is None
+    return operation.derive(graph) if derived else (graph, ())
+
+
+def ready(row: SizedOperation, compiles: bool = False, peers: bool = False) -> Ready:
+    """Import a row and, on request, call its peers once, with torch.compile's function among them."""
+    try:
+        graph, sources = read(row)
+    except CutsError as error:
+        return Ready(None, error.message.splitlines()[0])
+    own = row.operation
+    wanted = {"compile": torch.compile(own.call, dynamic=False)} if compiles and "compile" in own.plain else {}
+    found, missing = dict[str, Call](), dict[str, str]()
+    for name, call in {**wanted, **(own.peers if peers else {})}.items():
+        try:
+            call(*(zeros(given, "cuda") for given in row.given))
+            torch.cuda.synchronize()
+            found[name] = call
+        except Exception as error:  # PyTorch's compiler and its memory fail in many ways, and each is a row's own
+            missing[name] = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+    if found or missing:
+        torch.cuda.empty_cache()
+    return Ready(graph, "", sources, found, missing)
+
+
+def zeros(given: Given, device: str = "cpu") -> Any:
+    """Return zeros of an operand's type."""
+    return torch.zeros(given.shape, dtype=TORCH_TYPES[given.type.dtype], device=device)
