@@ -104,7 +104,8 @@ class Breadth(SuiteRun):
             return [*own, *((name, partial(peers.record, name, call)) for name, call in made.peers.items())]
 
         def call() -> Callable[..., Any]:
-            return row.operation.call if "torch" in row.operation.plain else next(iter(made.peers.values()))
+            own = row.operation.call
+            return own if "torch" in row.operation.plain else next(iter(made.peers.values()), own)
 
         graph = case.traced
         moved = sum(graph.types[t].nbytes for t in {*graph.inputs, *graph.outputs})

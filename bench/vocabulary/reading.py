@@ -28,6 +28,7 @@ def load_settled_torch() -> Any:
     loaded = load_torch()
     config: Any = import_module("torch._inductor.config")
     config.compile_threads, config.autotune_local_cache = 1, False
+    import_module("torch._dynamo.config").recompile_limit = 1000  # rows share the code of a function
     return loaded
 
 
