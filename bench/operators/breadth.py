@@ -40,7 +40,7 @@ from cuts.bench.tools.records import (
 )
 from cuts.bench.vocabulary.operation import SizedOperation, TorchCase
 from cuts.bench.vocabulary.reading import Ready, load_settled_torch, ready
-from cuts.bench.vocabulary.suite import LISTS
+from cuts.bench.vocabulary.tables import LISTS
 from cuts.ir.compiled import processor_count
 
 #: Rows that are tuned at the same time: enough to keep all cores busy, few enough to stop in time.

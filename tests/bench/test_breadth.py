@@ -24,8 +24,7 @@ from cuts.bench.tools.breadth_tables import families
 from cuts.bench.vocabulary.gradients import GradientOperation
 from cuts.bench.vocabulary.operation import Given, SizedOperation, UserOperation, w, x
 from cuts.bench.vocabulary.reading import Ready, graph_of, read, ready
-from cuts.bench.vocabulary.routines import ROUTINES
-from cuts.bench.vocabulary.suite import GRADIENT_ROWS, GRADIENTS, OPERATIONS, ROWS
+from cuts.bench.vocabulary.tables import GRADIENT_ROWS, GRADIENTS, OPERATIONS, ROUTINES, ROWS
 from cuts.compile.build import build
 from cuts.ir.errors import PassError
 from cuts.tests.amounts import NIGHTLY

@@ -1,18 +1,16 @@
-"""Operations that vendors give routines of their own, from `routines.toml`, with targets in `goals.toml`."""
+"""Functions of PyTorch, their operands and their peers that the tables of rows name."""
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from importlib import import_module
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from attrs import evolve
-from cuts.bench.vocabulary.gradients import gradient
-from cuts.bench.vocabulary.operation import Given, Sizes, UserOperation, integers, unit, x
+from cuts.bench.vocabulary import operation
+from cuts.bench.vocabulary.operation import Given, integers, unit, x
 from cuts.ir.types import DType
 
 torch: Any = import_module("torch")
@@ -55,6 +53,27 @@ def attend_back(q: Any, k: Any, v: Any, gradient: Any, causal: bool = False) -> 
     saved.save_for_backward = lambda *tensors: setattr(saved, "saved_tensors", tensors)
     attention.forward(saved, q, k, v, None, 0, {"causal": causal, "scale": None})
     return attention.backward(saved, gradient)[:3]
+
+
+def rotary(q: Any, angles: Any) -> Any:
+    """Return rotated pairs of features."""
+    first, second = q.chunk(2, -1)
+    return torch.cat((first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()), -1)
+
+
+def windows(image: Any) -> Any:
+    """Return shifted windows of an image as rows."""
+    n, h, w_, c = image.shape
+    parted = image.roll((-3, -3), (1, 2)).reshape(n, h // 7, 7, w_ // 7, 7, c)
+    return parted.permute(0, 1, 3, 2, 4, 5).reshape(-1, 49, c)
+
+
+def overlap(a: Any, b: Any) -> Any:
+    """Return the share that boxes have in common, all pairs."""
+    top, bottom = torch.maximum(a[:, None, :2], b[:, :2]), torch.minimum(a[:, None, 2:] + 1, b[:, 2:] + 1)
+    common = (bottom - top).clamp(min=0).prod(-1)
+    areas = [(box[:, 2:] + 1 - box[:, :2]).prod(-1) for box in (a, b)]
+    return common / (areas[0][:, None] + areas[1] - common)
 
 
 def heads(b: int, h: int, g: int, s: int, d: int) -> Givens:
@@ -147,8 +166,9 @@ def by_triton(call: Call, name: str) -> Mapping[str, Call]:
     return {"triton": lambda *given: getattr(import_module("cuts.bench.vocabulary.recurrences"), own)(*given)}
 
 
-#: Names of the texts of rows.
+#: Names of the texts of tables.
 NAMES: dict[str, Any] = {
+    **vars(operation),
     **globals(),
     "F": torch.nn.functional,
     "fft": torch.fft,
@@ -163,40 +183,9 @@ NAMES: dict[str, Any] = {
     "gates": lambda *shape: (scaled(-0.02, unit(*shape)), x(*shape)),
     "heads_gradient": lambda b, h, g, s, d: (*heads(b, h, g, s, d), x(b, h, s, d)),
 }
-_PEERS = {"backends": by_backends, "flex": by_flex, "triton": by_triton}
-
-
-def read_text(text: str) -> Any:
-    """Return the function that a table's text means."""
-    return eval(f"lambda {text}" if ":" in text else text, NAMES)
-
-
-def read_sizes(text: str) -> tuple[Sizes, ...]:
-    """Return sizes such as 4x16 8x32."""
-    return tuple(tuple(map(int, size.split("x"))) for size in text.split())
-
-
-def read_rows(family: str, form: Mapping[str, Any]) -> Iterator[UserOperation]:
-    """Yield the operations of a part of a family; a negative number of gradients is that of a loss."""
-    more = {key: form[key] for key in ("deterministic",) if key in form} | {"plain": tuple(form.get("plain", PLAIN))}
-    for precision in form["precisions"]:
-        for name, tiny, sizes, given, call, *back in form["rows"]:
-            texts = (read_sizes(tiny)[0], read_sizes(sizes), read_text(given), read_text(call))
-            own = (
-                gradient(name, *texts, abs(back[0]), back[0] < 0)
-                if back
-                else UserOperation(family, name, *texts[2:], *texts[:2])
-            )
-            traced = read_text(back[1]) if back[1:] else None
-            peers = _PEERS[form["peers"]](own.call, own.name) if "peers" in form else {}
-            yield evolve(own, family=family, precision=precision, peers=peers, traced=traced, **more)
-
-
-PLAIN = ("torch", "compile")
-_FILE = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
-ROUTINES: tuple[UserOperation, ...] = tuple(
-    operation
-    for family, forms in tomllib.loads(_FILE).items()
-    for form in forms
-    for operation in read_rows(family, form)
-)
+#: Peers by the names of tables.
+PEERS: Mapping[str, Callable[[Call, str], Mapping[str, Call]]] = {
+    "backends": by_backends,
+    "flex": by_flex,
+    "triton": by_triton,
+}
