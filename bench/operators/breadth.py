@@ -1,4 +1,6 @@
-"""Operations of the vocabulary against PyTorch, torch.compile and routines of vendors on CUDA; the best counts.
+"""Operations of users against PyTorch, torch.compile and vendors on CUDA.
+
+The best of these counts.
 
     python -m cuts.bench breadth --limit 400 --out bench/results/breadth.json
     python -m cuts.bench breadth --rows routines --budget 0 --out bench/results/routines.json
@@ -55,7 +57,7 @@ class Breadth(SuiteRun):
     copy_bandwidth: float = 0.0
 
     def run(self, wanted: Sequence[SizedOperation]) -> None:
-        """Measure rows within the time limit: prepare all, then tune and time in turns."""
+        """Prepare rows, then tune and time them in turns within the limit."""
         found = self._prepare(wanted)
         tuned = {} if self.options.budget else self._tune(found)
         self.say(f"{len(found)} rows are ready")
@@ -177,9 +179,9 @@ def main() -> None:
     elif wanted:
         target = find_target(options.target)
         device = open_device(target)
-        torch = None if options.no_peers else load_settled_torch()
-        facts = circumstances(device.name, options.commit)
         turns = Turns(options.turns, options.share[1])
+        torch = None if options.no_peers else load_settled_torch(turns)
+        facts = circumstances(device.name, options.commit)
         Breadth(options, target, device, torch, rows, facts, turns=turns).run(wanted)
     if options.turns is None:
         print(summary([row for row in read_rows(options.out) if not is_stale(row)]))

@@ -272,8 +272,9 @@ class Peers:
         return views
 
     def record(self, name: str, call: Any) -> Contender:
-        """Record a call on every set as a CUDA graph of PyTorch's; results are kept, so that each set has one of its
-        own.
+        """Record a call on every set as a CUDA graph of PyTorch's.
+
+        Each set has results of its own.
         """
         inputs = [self._views(memory) for memory in self.sets]
         return by_torch(self.device, self.torch, name, [partial(call, *each) for each in inputs])

@@ -37,7 +37,7 @@ class SuiteRun:
     rows: list[Row]
     facts: dict[str, Any]
     begin: float = field(factory=time.monotonic)
-    turns: Turns = Turns()
+    turns: Turns = field(factory=Turns)
 
     @property
     def remaining_seconds(self) -> float:
@@ -93,9 +93,11 @@ class SuiteRun:
         """
         if isinstance(tuned, str):
             return head | {"failure": tuned}
-        row = head | {"bound_ms": tuned.bound * 1e3, "kernels": [describe(record) for record in tuned.records]}
+        row = head | {"bound_ms": tuned.bound * 1e3}
+        if head["budget_s"]:
+            row["kernels"] = [describe(record) for record in tuned.records]
         try:
-            self.device.build(tuned.kernels)  # what is missing is compiled, and numbers are drawn, before the turn
+            self.device.build(tuned.kernels)  # kernels are compiled and numbers drawn before the turn
             first = fill(tuned, self.device)
             with self.turns.turn():
                 return row | self._times(first, call, ways, beside)

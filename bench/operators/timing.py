@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from attrs import frozen
+from attrs import define, frozen
 from cuts.backends.device import Device, Launch, Timing
 
 #: Most sets of tensors.
@@ -23,22 +23,30 @@ MAX_SETS = 128
 ROUND_SECONDS = 0.01
 
 
-@frozen
+@define
 class Turns:
-    """Turns of `count` processes that time on one device, by a lock in a folder; one process needs none."""
+    """Turns of processes on one device, by a lock in a folder.
+
+    There are `count` processes; without a folder there is one.
+    """
 
     folder: Path | None = None
     count: int = 1
+    held: bool = False
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Hold the device alone."""
-        if self.folder is None:
+        """Hold the device alone, also within a turn."""
+        if self.folder is None or self.held:
             yield
             return
         with (self.folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+            self.held = True
+            try:
+                yield
+            finally:
+                self.held = False
 
     def meet(self, number: int, seconds: float) -> None:
         """Wait until all processes are here, at most some seconds."""

@@ -206,7 +206,7 @@ def fill(tuned: Tuned, device: Device) -> TunedBuffers:
 
 
 def cold_sets(first: TunedBuffers, cache: int) -> list[TunedBuffers]:
-    """Return a set of tensors and equal ones that keep a cache cold."""
+    """Return equal sets of tensors that keep a cache cold."""
     sets = [first]
     for _ in range(sets_for(first.nbytes, cache) - 1):
         sets.append(TunedBuffers(first.tuned, first.device))

@@ -22,7 +22,7 @@ def speed(row: Row) -> float:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Return slow rows, the slowest first, figures by family, and those with targets."""
+    """Return slow rows, figures by family, and those with targets."""
     slow = sorted((row for row in rows if speed(row) < SPEED_TARGET), key=speed)
     return "\n".join([*map(row_line, slow), families(rows), *filter(None, [goals_table(rows)])])
 

@@ -15,9 +15,9 @@ from .markdown import markdown_table
 
 @frozen
 class Goal:
-    """Line of the table: its rows, figure, threshold and aim, and the threshold of each row.
+    """Line of the table: rows, figure, threshold, aim.
 
-    The figure `beside` is the time of the row of that name in another class over the row's.
+    Each row must reach `lowest`. The figure `beside` is the time of the row of that name in another class over ours.
     """
 
     title: str

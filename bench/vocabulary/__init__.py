@@ -1,1 +1,1 @@
-"""Operations of users as functions of PyTorch, with the sizes and operands of their rows."""
+"""Operations of users as functions of PyTorch, with their sizes and operands."""

@@ -1,4 +1,4 @@
-"""Functions of PyTorch, their operands and their peers that the tables of rows name."""
+"""Functions, operands and peers that the tables of rows name."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def attend_pages(q: Any, keys: Any, values: Any, pages: Any) -> Any:
 
 
 def attend_narrow(q: Any, k: Any, v: Any, a: Any, c: Any) -> Any:
-    """Return attention of 8-bit floats with scales of heads; weights are rounded to 8 bits."""
+    """Return attention of 8-bit floats, also of its weights."""
     scores = (q.float() @ k.float().mT) * (q.shape[-1] ** -0.5 * a[:, None, None])
     weights = (scores - scores.amax(-1, keepdim=True)).exp()
     sums = (256 * weights).to(torch.float8_e4m3fn).float() @ v.float().mT
@@ -81,8 +81,8 @@ def heads(b: int, h: int, g: int, s: int, d: int) -> Givens:
     return x(b, h, s, d), x(b, g, s, d), x(b, g, s, d)
 
 
-def paged(b: int, h: int, g: int, s: int, d: int) -> Givens:
-    """Return queries, keys and values in pages of 64, and the pages of each batch element."""
+def heads_in_pages(b: int, h: int, g: int, s: int, d: int) -> Givens:
+    """Return queries, pages of 64 keys and values, and their numbers."""
     pages = b * s // 64
     return x(b, h, 1, d), x(pages, 64, g, d), x(pages, 64, g, d), integers(pages, b, s // 64)
 
@@ -93,7 +93,7 @@ def narrow(b: int, h: int, g: int, s: int, d: int) -> Givens:
     return *large, *(evolve(x(h), draw="positive", stored=DType.F32),) * 2
 
 
-def spread(how: str, table: Any, index: Any, added: Any) -> Any:
+def reduce_rows(how: str, table: Any, index: Any, added: Any) -> Any:
     """Return a reduction of rows into those of a table."""
     return table.scatter_reduce(0, index[:, None].expand_as(added), added, how, include_self=False)
 
@@ -104,7 +104,7 @@ def scan(step: Call, first: Any, rows: tuple[Any, ...]) -> Any:
     return run(step, first, tuple(each.transpose(0, 1) for each in rows))[1].transpose(0, 1)
 
 
-def gated(gate: Any, rows: Any) -> Any:
+def gated_sums(gate: Any, rows: Any) -> Any:
     """Return sums whose earlier terms decay."""
 
     def step(state: Any, each: Any) -> Any:
@@ -114,7 +114,7 @@ def gated(gate: Any, rows: Any) -> Any:
     return scan(step, torch.zeros_like(rows[:, 0]), (gate, rows))
 
 
-def selective(u: Any, delta: Any, a: Any, b: Any, c: Any) -> Any:
+def selective_scan(u: Any, delta: Any, a: Any, b: Any, c: Any) -> Any:
     """Return a selective scan."""
 
     def step(state: Any, each: Any) -> Any:
@@ -125,15 +125,15 @@ def selective(u: Any, delta: Any, a: Any, b: Any, c: Any) -> Any:
     return scan(step, u.new_zeros(u.shape[0], u.shape[2], a.shape[1]), (u, delta, b, c))
 
 
-def scaled(scale: float, given: Given) -> Given:
+def scale_by(scale: float, given: Given) -> Given:
     """Return an operand with scaled numbers."""
     return evolve(given, scale=scale)
 
 
 def states(b: int, t: int, d: int) -> Givens:
     """Return operands of a selective scan with 16 states a channel."""
-    decay = scaled(-1.0, evolve(x(d, 16), draw="positive"))
-    return x(b, t, d), scaled(0.1, unit(b, t, d)), decay, x(b, t, 16), x(b, t, 16)
+    decay = scale_by(-1.0, evolve(x(d, 16), draw="positive"))
+    return x(b, t, d), scale_by(0.1, unit(b, t, d)), decay, x(b, t, 16), x(b, t, 16)
 
 
 def by_backends(call: Call, name: str) -> Mapping[str, Call]:
@@ -161,9 +161,13 @@ def by_flex(call: Call, name: str) -> Mapping[str, Call]:
 
 
 def by_triton(call: Call, name: str) -> Mapping[str, Call]:
-    """Return the Triton kernel of a recurrence or of its gradient."""
-    own = name.removeprefix("gradient of ") + ("_gradient" if name.startswith("gradient") else "")
-    return {"triton": lambda *given: getattr(import_module("cuts.bench.vocabulary.recurrences"), own)(*given)}
+    """Return Triton kernels of a recurrence or of its gradient."""
+    own = name.removeprefix("gradient of ").replace(" ", "_") + ("_gradient" if name.startswith("gradient") else "")
+
+    def run(width: int, *given: Any) -> Any:
+        return getattr(import_module("cuts.bench.vocabulary.recurrences"), own)(*given, width=width)
+
+    return {f"triton {width}": partial(run, width) for width in (8, 16, 32, 64)}
 
 
 #: Names of the texts of tables.
@@ -180,7 +184,7 @@ NAMES: dict[str, Any] = {
     "given": lambda *shape: (x(*shape),),
     "pairs": lambda *shape: (x(*shape, 2),),
     "bags": lambda m, n, k: (x(m, k), integers(m, n), x(n, k)),
-    "gates": lambda *shape: (scaled(-0.02, unit(*shape)), x(*shape)),
+    "gates": lambda *shape: (scale_by(-0.02, unit(*shape)), x(*shape)),
     "heads_gradient": lambda b, h, g, s, d: (*heads(b, h, g, s, d), x(b, h, s, d)),
 }
 #: Peers by the names of tables.

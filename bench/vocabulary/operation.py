@@ -32,8 +32,9 @@ class Given:
 
     Weights are constant when it is compiled.
 
-    `draw` is one of `normal`, `positive` (from 0.5 on), `unit` (0 to 1), `distinct` (0 to 1, no two equal) and
-    `integer` (0 to `limit` - 1). Floats are multiplied by `scale`, and stored as `stored`, or as the operation's are.
+    `draw` is one of `normal`, `positive` (from 0.5 on), `unit` (0 to 1), `distinct` (0 to 1, no two equal), `integer`
+    (0 to `limit` - 1) and `spectrum` (pairs whose first and last are real). Floats are multiplied by `scale`, and
+    stored as `stored`, or as the operation's are.
     """
 
     shape: tuple[int, ...]
@@ -60,7 +61,10 @@ class Given:
         numbers = np.abs(numbers) + np.float32(0.5) if self.draw == "positive" else numbers
         if self.scale != 1:
             numbers = numbers * np.float32(self.scale)
-        return np.resize(numbers.astype(self.type.dtype.numpy, copy=False), self.shape)
+        values = np.resize(numbers.astype(self.type.dtype.numpy, copy=False), self.shape)
+        if self.draw == "spectrum":
+            values[..., (0, -1), 1] = 0
+        return values
 
 
 def x(*shape: int) -> Given:

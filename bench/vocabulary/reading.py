@@ -1,4 +1,4 @@
-"""Reading of rows: as graphs of our vocabulary, and as functions that torch.compile has compiled."""
+"""Reading of rows as graphs, and compilation of their peers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from attrs import field, frozen
 from cuts.bench.operators.contenders import load_torch
+from cuts.bench.operators.timing import Turns
 from cuts.bench.vocabulary.gradients import GradientOperation
 from cuts.bench.vocabulary.operation import Given, SizedOperation
 from cuts.frontends.torch import read_torch
@@ -20,15 +21,24 @@ from cuts.ir.source import Source
 Call = Callable[..., Any]
 
 
-def load_settled_torch() -> Any:
+def load_settled_torch(turns: Turns) -> Any:
     """Return PyTorch in strict f32, with a reproducible Inductor.
 
-    Inductor compiles in its own process and keeps no choices between kernels.
+    Inductor compiles in its own process, keeps no choices between kernels, and chooses between them in turns.
     """
     loaded = load_torch()
     config: Any = import_module("torch._inductor.config")
     config.compile_threads, config.autotune_local_cache = 1, False
-    import_module("torch._dynamo.config").recompile_limit = 1000  # rows share the code of a function
+    dynamo: Any = import_module("torch._dynamo.config")
+    dynamo.recompile_limit = 1000  # rows share the code of a function
+    tuner: Any = import_module("torch._inductor.runtime.triton_heuristics").CachingAutotuner
+    choose = tuner.benchmark_all_configs
+
+    def choose_in_turn(*given: Any, **more: Any) -> Any:
+        with turns.turn():
+            return choose(*given, **more)
+
+    tuner.benchmark_all_configs = choose_in_turn
     return loaded
 
 
@@ -46,7 +56,7 @@ class Calling(torch.nn.Module):
 
 @frozen
 class Ready:
-    """Outcome for a row: graph and declarations, or an error; peers, and the errors of others."""
+    """Outcome for a row: graph or error, peers and errors of peers."""
 
     graph: Graph | None
     failure: str = ""
@@ -77,12 +87,13 @@ def read(row: SizedOperation) -> tuple[Graph, tuple[Source, ...]]:
     These are those of gradients.
     """
     graph, operation = graph_of(row), row.operation
-    derived = isinstance(operation, GradientOperation) and operation.traced is None
-    return operation.derive(graph) if derived else (graph, ())
+    if isinstance(operation, GradientOperation) and operation.traced is None:
+        return operation.derive(graph)
+    return graph, ()
 
 
 def ready(row: SizedOperation, compiles: bool = False, peers: bool = False) -> Ready:
-    """Import a row and, on request, call its peers once, with torch.compile's function among them."""
+    """Import a row and, on request, call its compiled peers once."""
     try:
         graph, sources = read(row)
     except CutsError as error:
@@ -90,6 +101,7 @@ def ready(row: SizedOperation, compiles: bool = False, peers: bool = False) -> R
     own = row.operation
     wanted = {"compile": torch.compile(own.call, dynamic=False)} if compiles and "compile" in own.plain else {}
     found, missing = dict[str, Call](), dict[str, str]()
+    torch.backends.cudnn.benchmark = False  # cuDNN chooses when it is timed
     for name, call in {**wanted, **(own.peers if peers else {})}.items():
         try:
             call(*(zeros(given, "cuda") for given in row.given))
@@ -97,6 +109,7 @@ def ready(row: SizedOperation, compiles: bool = False, peers: bool = False) -> R
             found[name] = call
         except Exception as error:  # PyTorch's compiler and its memory fail in many ways, and each is a row's own
             missing[name] = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+    torch.backends.cudnn.benchmark = True
     if found or missing:
         torch.cuda.empty_cache()
     return Ready(graph, "", sources, found, missing)

@@ -1,6 +1,8 @@
-"""Recurrences in Triton, peers of what `cuts` makes of a scan: a program walks the steps with its states in registers.
+# mypy: disable-error-code="import-not-found, no-untyped-def, untyped-decorator"
+"""Recurrences in Triton, peers of scans of `cuts`.
 
-Gradients keep the states of the forward walk, and add what programs share with atomic operations.
+A program walks the steps with its states in registers. Gradients keep the states of the forward walk, and add sums over
+programs with atomic operations.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ _LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def _gated(g, x, y, T, D, C: tl.constexpr, W: tl.constexpr, ENDS: tl.constexpr, p, e):  # type: ignore[no-untyped-def]
+def _gated_sums(g, x, y, T, D, C: tl.constexpr, W: tl.constexpr, ENDS: tl.constexpr, p, e):
     b, c, d = tl.program_id(2), tl.program_id(1), tl.program_id(0) * W + tl.arange(0, W)
     n = tl.num_programs(1)
     m = d < D
@@ -40,7 +42,7 @@ def _gated(g, x, y, T, D, C: tl.constexpr, W: tl.constexpr, ENDS: tl.constexpr, 
 
 
 @triton.jit
-def _gated_back(g, y, dy, dg, dx, T, D, W: tl.constexpr):  # type: ignore[no-untyped-def]
+def _gated_sums_back(g, y, dy, dg, dx, T, D, W: tl.constexpr):
     b, d = tl.program_id(1), tl.program_id(0) * W + tl.arange(0, W)
     m = d < D
     at = b.to(tl.int64) * T * D + d + (T - 1) * D
@@ -56,7 +58,7 @@ def _gated_back(g, y, dy, dg, dx, T, D, W: tl.constexpr):  # type: ignore[no-unt
 
 
 @triton.jit
-def _walk(u, dl, A, B, C, y, H, L, D, N: tl.constexpr, W: tl.constexpr, KEEP: tl.constexpr):  # type: ignore[no-untyped-def]
+def _walk(u, dl, A, B, C, y, H, L, D, N: tl.constexpr, W: tl.constexpr, KEEP: tl.constexpr):
     b, d, n = tl.program_id(1), tl.program_id(0) * W + tl.arange(0, W), tl.arange(0, N)
     a = tl.load(A + d[:, None] * N + n[None, :]).to(tl.float32) * _LOG2E
     at = b.to(tl.int64) * L * D + d
@@ -74,7 +76,7 @@ def _walk(u, dl, A, B, C, y, H, L, D, N: tl.constexpr, W: tl.constexpr, KEEP: tl
 
 
 @triton.jit
-def _walk_back(u, dl, A, B, C, H, dy, du, dd, dA, dB, dC, L, D, N: tl.constexpr, W: tl.constexpr):  # type: ignore[no-untyped-def]
+def _walk_back(u, dl, A, B, C, H, dy, du, dd, dA, dB, dC, L, D, N: tl.constexpr, W: tl.constexpr):
     b, d, n = tl.program_id(1), tl.program_id(0) * W + tl.arange(0, W), tl.arange(0, N)
     a = tl.load(A + d[:, None] * N + n[None, :]).to(tl.float32)
     at = b.to(tl.int64) * L * D + (L - 1) * D + d
@@ -103,39 +105,40 @@ def _walk_back(u, dl, A, B, C, H, dy, du, dd, dA, dB, dC, L, D, N: tl.constexpr,
     tl.atomic_add(dA + d[:, None] * N + n[None, :], da)
 
 
-def gated(g: Any, x: Any, chunk: int = 128, width: int = 64) -> Any:
-    """Return gated sums in chunks: first the state after each, then the steps of all."""
+def gated_sums(g: Any, x: Any, width: int = 64, chunk: int = 128) -> Any:
+    """Return gated sums in chunks, after a pass for their states."""
     b, t, d = g.shape
     chunk = chunk if t % chunk == 0 else t
     y, n = torch.empty_like(x), t // chunk
     p, e = (torch.empty(b, n, d, device=g.device) for _ in range(2))
     grid = (triton.cdiv(d, width), n, b)
     for ends in (True, False):
-        _gated[grid](g, x, y, t, d, chunk, width, ends, p, e, num_warps=1)
+        _gated_sums[grid](g, x, y, t, d, chunk, width, ends, p, e, num_warps=1)
     return y
 
 
-def gated_gradient(g: Any, x: Any, dy: Any, width: int = 64) -> tuple[Any, ...]:
+def gated_sums_gradient(g: Any, x: Any, dy: Any, width: int = 64) -> tuple[Any, ...]:
     """Return the gradients of gated sums."""
-    (b, t, d), y = g.shape, gated(g, x)
+    (b, t, d), y = g.shape, gated_sums(g, x, width)
     dg, dx = torch.empty_like(g), torch.empty_like(x)
-    _gated_back[(triton.cdiv(d, width), b)](g, y, dy, dg, dx, t, d, width, num_warps=1)
+    _gated_sums_back[(triton.cdiv(d, width), b)](g, y, dy, dg, dx, t, d, width, num_warps=1)
     return dg, dx
 
 
-def selective(u: Any, dl: Any, a: Any, b: Any, c: Any, width: int = 8) -> Any:
+def selective_scan(u: Any, dl: Any, a: Any, b: Any, c: Any, width: int = 8) -> Any:
     """Return a selective scan."""
     (n, t, d), y = u.shape, torch.empty_like(u)
-    _walk[(d // width, n)](u, dl, a, b, c, y, y, t, d, a.shape[1], width, False, num_warps=1)
+    _walk[(d // width, n)](u, dl, a, b, c, y, y, t, d, a.shape[1], width, False, num_warps=width // 16 or 1)
     return y
 
 
-def selective_gradient(u: Any, dl: Any, a: Any, b: Any, c: Any, dy: Any, width: int = 16) -> tuple[Any, ...]:
+def selective_scan_gradient(u: Any, dl: Any, a: Any, b: Any, c: Any, dy: Any, width: int = 16) -> tuple[Any, ...]:
     """Return the gradients of a selective scan."""
     (n, t, d), y = u.shape, torch.empty_like(u)
     states = torch.empty(n, t, d, a.shape[1], device=u.device)
-    _walk[(d // width, n)](u, dl, a, b, c, y, states, t, d, a.shape[1], width, True, num_warps=1)
+    _walk[(d // width, n)](u, dl, a, b, c, y, states, t, d, a.shape[1], width, True, num_warps=width // 16 or 1)
     du, dd = torch.empty_like(u), torch.empty_like(dl)
     sums = [torch.zeros(each.shape, device=u.device) for each in (a, b, c)]
-    _walk_back[(d // width, n)](u, dl, a, b, c, states, dy, du, dd, *sums, t, d, a.shape[1], width, num_warps=1)
+    given = (u, dl, a, b, c, states, dy, du, dd, *sums, t, d, a.shape[1], width)
+    _walk_back[(d // width, n)](*given, num_warps=width // 16 or 1)
     return du, dd, *(each.to(u.dtype) for each in sums)

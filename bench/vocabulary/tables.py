@@ -1,7 +1,8 @@
 """Lists of rows from tables, in the order of measurement.
 
 A table has families; a row is name, size for tests, measured sizes, operands by size, function, and for gradients the
-number of operands that have one (negative for a loss) and what `cuts` imports instead. Texts with ':' are lambdas.
+number of operands that have one (negative for a loss) and the function that `cuts` imports instead. Texts with ':' are
+lambdas.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def read_sizes(text: str) -> tuple[Sizes, ...]:
 
 
 def read_rows(family: str, form: Mapping[str, Any]) -> Iterator[UserOperation]:
-    """Yield the operations of a part of a family; a negative number of gradients is that of a loss."""
+    """Yield the operations of a part of a family."""
     more = {key: form[key] for key in ("deterministic", "plain") if key in form}
     for precision in form.get("precisions", ["fp32"]):
         for name, tiny, sizes, given, call, *back in form["rows"]:
