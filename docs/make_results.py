@@ -301,7 +301,11 @@ SECTIONS: tuple[tuple[str, Section, tuple[str, ...]], ...] = (
     ("Calls through `torch.compile`", calls, ("door.json",)),
     ("Single operations", operations, ("ops.json", "ops_bf16.json", "ops_fp16.json")),
     ("Routines of vendors", operations, ("routines.json",)),
-    ("Operations of the vocabulary", vocabulary, ("breadth.json", "breadth_h100.json", "gradient_rows.json")),
+    (
+        "Operations of the vocabulary",
+        vocabulary,
+        ("breadth.json", "breadth_untuned.json", "breadth_h100.json", "gradient_rows.json"),
+    ),
     ("Audit of pruning", audit, ("audit.json",)),
     ("Latency models", latency_models, ("latency.json",)),
     ("Cluster plans", cluster, ("cluster.json",)),
@@ -331,7 +335,8 @@ def document() -> str:
         ["`python -m cuts.bench`", "measurement"], ([f"`{n}`", says] for n, (_, says) in COMMANDS.items())
     )
     parts = [HEAD.format(commands=commands).rstrip()]
-    for title, section, names in SECTIONS:
+    for title, section, listed in SECTIONS:
+        names = [name for name in listed if (RESULTS / name).exists()]
         found = [*([TEXTS[title]] if title in TEXTS else []), *section(known, *names)]
         files = ", ".join(f"`bench/results/{name}`" for name in names)
         parts += [f"## {title}", *found, *([f"Rows: {files}."] if files else [])]

@@ -84,7 +84,7 @@ def heads(b: int, h: int, g: int, s: int, d: int) -> Givens:
 def heads_in_pages(b: int, h: int, g: int, s: int, d: int) -> Givens:
     """Return queries, pages of 64 keys and values, and their numbers."""
     pages = b * s // 64
-    return x(b, h, 1, d), x(pages, 64, g, d), x(pages, 64, g, d), integers(pages, b, s // 64)
+    return x(b, h, 1, d), x(pages, 64, g, d), x(pages, 64, g, d), Given((b, s // 64), "order")
 
 
 def narrow(b: int, h: int, g: int, s: int, d: int) -> Givens:

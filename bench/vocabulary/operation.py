@@ -22,8 +22,8 @@ from cuts.ir.source import Source
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 
-#: Steps from one number to the next where all must differ: a prime beyond any extent of a tensor here.
-_STRIDE = 2_147_483_647
+#: Numbers of f32 between 0 and 1 that differ, in steps of one size.
+_DISTINCT = 1 << 24
 
 
 @frozen
@@ -32,9 +32,9 @@ class Given:
 
     Weights are constant when it is compiled.
 
-    `draw` is one of `normal`, `positive` (from 0.5 on), `unit` (0 to 1), `distinct` (0 to 1, no two equal), `integer`
-    (0 to `limit` - 1) and `spectrum` (pairs whose first and last are real). Floats are multiplied by `scale`, and
-    stored as `stored`, or as the operation's are.
+    `draw` is one of `normal`, `positive` (from 0.5 on), `unit` (0 to 1), `distinct` (0 to 1, no two of a row equal),
+    `integer` (0 to `limit` - 1), `order` (a permutation) and `spectrum` (pairs whose first and last are real). Floats
+    are multiplied by `scale`, and stored as `stored`, or as the operation's are.
     """
 
     shape: tuple[int, ...]
@@ -47,13 +47,16 @@ class Given:
     @property
     def type(self) -> TensorType:
         """Type; integers are PyTorch's index type."""
-        return TensorType(DType.I64 if self.draw == "integer" else self.stored or DType.F32, self.shape)
+        return TensorType(DType.I64 if self.draw in ("integer", "order") else self.stored or DType.F32, self.shape)
 
     def values(self, seed: int) -> Array:
         """Return random elements, the same ones for the same seed."""
         size = prod(self.shape)
         if self.draw == "distinct":
-            numbers = ((np.arange(size) * _STRIDE + seed) % size / size).astype(np.float32)
+            count = min(size, _DISTINCT)
+            numbers = (np.random.default_rng(seed).permutation(count) / count).astype(np.float32)
+        elif self.draw == "order":
+            numbers = np.random.default_rng(seed).permutation(size)
         elif self.draw == "integer":
             numbers = (unit_numbers(seed) * self.limit).astype(np.int64)
         else:
