@@ -52,6 +52,7 @@ class Given:
     def values(self, seed: int) -> Array:
         """Return random elements, the same ones for the same seed."""
         size = prod(self.shape)
+        numbers: Array
         if self.draw == "distinct":
             count = min(size, _DISTINCT)
             numbers = (np.random.default_rng(seed).permutation(count) / count).astype(np.float32)
