@@ -318,6 +318,9 @@ TEXTS = {
         "The evaluation of DeepCuts (section 7): the models of Table 10 in strict fp32. Times are milliseconds; peers\n"
         "are captured CUDA graphs.\n\n![Speed-ups over graphed PyTorch](evaluation.svg)"
     ),
+    "Operations of the vocabulary": (
+        "Targets of a list: a mean speed of 1.8 (aim 2.2), 99 % of the rows at 0.8 or more, none below 0.5."
+    ),
     "Cluster plans": (
         "[Cluster](cluster.md) explains the model. The limit stands for a smaller device memory. Times are means of\n"
         "all steps; *storage* is its rate during these over the rate before, from which the prediction was made."

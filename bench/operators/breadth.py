@@ -16,6 +16,7 @@ failure is a row, too. The table lists rows below 0.8, means by family, the shar
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -169,6 +170,12 @@ def share_rows(options: argparse.Namespace, count: int) -> None:
             each.wait()
 
 
+def use_own_processors(turn: int, turns: int) -> None:
+    """Run on a share of the processors."""
+    known = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, known[turn % len(known) :: turns])
+
+
 def main() -> None:
     """Measure missing rows and print the table."""
     options = arguments()
@@ -177,6 +184,8 @@ def main() -> None:
     if (count := min(options.workers, len(wanted))) > 1:
         share_rows(options, count)
     elif wanted:
+        if options.turns:
+            use_own_processors(*options.share)
         target = find_target(options.target)
         device = open_device(target)
         turns = Turns(options.turns, options.share[1])
