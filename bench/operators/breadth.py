@@ -19,6 +19,7 @@ import argparse
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -48,6 +49,8 @@ from cuts.ir.compiled import processor_count
 
 #: Rows that are tuned at the same time: enough to keep all cores busy, few enough to stop in time.
 TOGETHER = 48
+#: Largest share of the limit in which rows are prepared.
+PREPARING = 0.6
 
 
 @define
@@ -62,7 +65,8 @@ class Breadth(SuiteRun):
         found = self._prepare(wanted)
         tuned = {} if self.options.budget else self._tune(found)
         self.say(f"{len(found)} rows are ready")
-        self.turns.meet(self.options.share[0], self.remaining_seconds)
+        self.turns.come(self.options.share[0])
+        self.turns.wait(self.preparing_seconds)
         with self.turns.turn():
             self.copy_bandwidth = copy_bandwidth(self.device)
         rows = list(found)
@@ -74,11 +78,16 @@ class Breadth(SuiteRun):
                 if self.remaining_seconds > 0:
                     self.keep(self._measure_row(row, *tuned[row], found[row]))
 
+    @property
+    def preparing_seconds(self) -> float:
+        """Seconds that are left to prepare rows."""
+        return self.remaining_seconds - (1 - PREPARING) * float(self.options.limit)
+
     def _prepare(self, wanted: Sequence[SizedOperation]) -> dict[SizedOperation, Ready]:
         """Return rows that can be measured; those that cannot be imported are kept as failures."""
         found, peers = dict[SizedOperation, Ready](), self.torch is not None
         for row in wanted:
-            if self.remaining_seconds < 0:
+            if self.preparing_seconds < 0:
                 break
             known = bool(self.known_peers(row.key))
             each = ready(row, peers and self.options.compile and not known, peers and not known)
@@ -163,11 +172,14 @@ def share_rows(options: argparse.Namespace, count: int) -> None:
     """Measure rows by processes that take turns on the device."""
     turn, turns = options.share
     with TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "cuts.bench", "breadth", *sys.argv[1:], "--workers", "1", "--turns", folder]
-        shares = [f"{turn + turns * n}/{turns * count}" for n in range(count)]
-        running = [subprocess.Popen([*command, "--share", share]) for share in shares]
-        for each in running:
-            each.wait()
+        command = [sys.executable, "-m", "cuts.bench", "breadth", *sys.argv[1:], "--workers", f"{count}"]
+        shares = [(n, f"{turn + turns * n}/{turns * count}") for n in range(count)]
+        running = {n: subprocess.Popen([*command, "--turns", folder, "--share", share]) for n, share in shares}
+        while running:
+            for n in [n for n, each in running.items() if each.poll() is not None]:
+                Turns(Path(folder)).come(turn + turns * n)  # the others wait for none that failed
+                del running[n]
+            time.sleep(0.2)
 
 
 def use_own_processors(turn: int, turns: int) -> None:
@@ -181,14 +193,15 @@ def main() -> None:
     options = arguments()
     rows = read_rows(options.out)
     wanted = [] if options.table else select(options, rows)
-    if (count := min(options.workers, len(wanted))) > 1:
+    count = min(options.workers, len(wanted))
+    if count > 1 and not options.turns:
         share_rows(options, count)
     elif wanted:
         if options.turns:
             use_own_processors(*options.share)
         target = find_target(options.target)
         device = open_device(target)
-        turns = Turns(options.turns, options.share[1])
+        turns = Turns(options.turns, options.workers)
         torch = None if options.no_peers else load_settled_torch(turns)
         facts = circumstances(device.name, options.commit)
         Breadth(options, target, device, torch, rows, facts, turns=turns).run(wanted)

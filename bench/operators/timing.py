@@ -48,13 +48,18 @@ class Turns:
             finally:
                 self.held = False
 
-    def meet(self, number: int, seconds: float) -> None:
-        """Wait until all processes are here, at most some seconds."""
-        end = time.monotonic() + seconds
+    def come(self, number: int) -> None:
+        """Say that a process is here."""
         if self.folder is not None:
             (self.folder / f"{number}.here").touch()
-            while len([*self.folder.glob("*.here")]) < self.count and time.monotonic() < end:
-                time.sleep(0.2)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until all processes are here, at most some seconds."""
+        end = time.monotonic() + seconds
+        while self.folder is not None and time.monotonic() < end:
+            if len([*self.folder.glob("*.here")]) >= self.count:
+                break
+            time.sleep(0.2)
 
 
 @frozen

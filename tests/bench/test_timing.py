@@ -67,14 +67,16 @@ def test_processes_meet_and_take_turns(tmp_path: Path) -> None:
     notes: list[str] = []
 
     def wait() -> None:
-        second.meet(1, 9.0)
+        second.come(1)
+        second.wait(9.0)
         with second.turn():
             notes.append("second")
 
     thread = Thread(target=wait)
     with first.turn():
         thread.start()
-        first.meet(0, 9.0)
+        first.come(0)
+        first.wait(9.0)
         notes.append("first")
     thread.join(9.0)
     assert notes == ["first", "second"]
