@@ -183,6 +183,7 @@ NAMES: dict[str, Any] = {
     "causal_back": partial(attend_back, causal=True),
     "given": lambda *shape: (x(*shape),),
     "pairs": lambda *shape: (x(*shape, 2),),
+    "bounds": lambda count, step: Given((count,), "bounds", limit=step),
     "bags": lambda m, n, k: (x(m, k), integers(m, n), x(n, k)),
     "gates": lambda *shape: (scale_by(-0.02, unit(*shape)), x(*shape)),
     "heads_gradient": lambda b, h, g, s, d: (*heads(b, h, g, s, d), x(b, h, s, d)),

@@ -33,8 +33,9 @@ class Given:
     Weights are constant when it is compiled.
 
     `draw` is one of `normal`, `positive` (from 0.5 on), `unit` (0 to 1), `distinct` (0 to 1, no two of a row equal),
-    `integer` (0 to `limit` - 1), `order` (a permutation) and `spectrum` (pairs whose first and last are real). Floats
-    are multiplied by `scale`, and stored as `stored`, or as the operation's are.
+    `integer` (0 to `limit` - 1), `order` (a permutation), `bounds` (multiples of
+    `limit`) and `spectrum` (pairs whose first and last are real). Floats are multiplied by `scale`, and stored as
+    `stored`, or as the operation's are.
     """
 
     shape: tuple[int, ...]
@@ -47,7 +48,9 @@ class Given:
     @property
     def type(self) -> TensorType:
         """Type; integers are PyTorch's index type."""
-        return TensorType(DType.I64 if self.draw in ("integer", "order") else self.stored or DType.F32, self.shape)
+        return TensorType(
+            DType.I64 if self.draw in ("integer", "order", "bounds") else self.stored or DType.F32, self.shape
+        )
 
     def values(self, seed: int) -> Array:
         """Return random elements, the same ones for the same seed."""
@@ -58,6 +61,8 @@ class Given:
             numbers = (np.random.default_rng(seed).permutation(count) / count).astype(np.float32)
         elif self.draw == "order":
             numbers = np.random.default_rng(seed).permutation(size)
+        elif self.draw == "bounds":
+            numbers = np.arange(size) * self.limit
         elif self.draw == "integer":
             numbers = (unit_numbers(seed) * self.limit).astype(np.int64)
         else:

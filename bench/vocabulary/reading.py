@@ -17,6 +17,7 @@ from cuts.frontends.torch.import_context import TORCH_TYPES
 from cuts.ir.errors import CutsError
 from cuts.ir.graph import Graph
 from cuts.ir.source import Source
+from cuts.ir.types import DType
 
 Call = Callable[..., Any]
 
@@ -78,7 +79,7 @@ def graph_of(row: SizedOperation) -> Graph:
         if isinstance(operation, GradientOperation) and operation.traced is None
         else (row.given, operation.traced or operation.call)
     )
-    return read_torch(Calling(call), tuple(map(zeros, given)))
+    return read_torch(Calling(call), tuple(map(example, given)))
 
 
 def read(row: SizedOperation) -> tuple[Graph, tuple[Source, ...]]:
@@ -104,7 +105,7 @@ def ready(row: SizedOperation, compiles: bool = False, peers: bool = False) -> R
     torch.backends.cudnn.benchmark = False  # cuDNN chooses when it is timed
     for name, call in {**wanted, **(own.peers if peers else {})}.items():
         try:
-            call(*(zeros(given, "cuda") for given in row.given))
+            call(*(example(given, "cuda") for given in row.given))
             torch.cuda.synchronize()
             found[name] = call
         except Exception as error:  # PyTorch's compiler and its memory fail in many ways, and each is a row's own
@@ -115,6 +116,8 @@ def ready(row: SizedOperation, compiles: bool = False, peers: bool = False) -> R
     return Ready(graph, "", sources, found, missing)
 
 
-def zeros(given: Given, device: str = "cpu") -> Any:
-    """Return zeros of an operand's type."""
+def example(given: Given, device: str = "cpu") -> Any:
+    """Return an operand: its integers, or zeros."""
+    if given.type.dtype is DType.I64:
+        return torch.from_numpy(given.values(0)).to(device)
     return torch.zeros(given.shape, dtype=TORCH_TYPES[given.type.dtype], device=device)
