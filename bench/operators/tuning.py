@@ -196,12 +196,14 @@ def fill(tuned: Tuned, device: Device) -> TunedBuffers:
     memory = TunedBuffers(tuned, device)
     for name in tuned.case.inputs:
         device.upload(memory.place(tuned.name(name)), np.ascontiguousarray(tuned.case.values(name)))
-    for step in tuned.steps:
-        for tensor in step.tensors:
-            if tensor in tuned.graph.constants and tensor not in map(tuned.name, tuned.case.inputs):
-                device.upload(memory.place(tensor), np.ascontiguousarray(tuned.graph.constants[tensor]))
-            else:
-                memory.place(tensor)
+    known = set(map(tuned.name, tuned.case.inputs))
+    for tensor in dict.fromkeys(tensor for step in tuned.steps for tensor in step.tensors):
+        buffer = tuned.storages[tensor].buffer if tensor in tuned.storages else tensor
+        for constant in (tensor, buffer):  # a view's buffer may be a constant
+            if constant in tuned.graph.constants and constant not in known:
+                device.upload(memory.place(constant), np.ascontiguousarray(tuned.graph.constants[constant]))
+                known.add(constant)
+        memory.place(tensor)
     return memory
 
 

@@ -170,10 +170,10 @@ def by_triton(call: Call, name: str) -> Mapping[str, Call]:
     return {f"triton {width}": partial(run, width) for width in (8, 16, 32, 64)}
 
 
-#: Names of the texts of tables.
-NAMES: dict[str, Any] = {
-    **vars(operation),
-    **globals(),
+#: Names of the texts of tables: those of this module, where torch.compile looks for them.
+NAMES: dict[str, Any] = globals()
+NAMES |= {
+    **{name: getattr(operation, name) for name in ("distinct", "positive", "w")},
     "F": torch.nn.functional,
     "fft": torch.fft,
     "aten": torch.ops.aten,

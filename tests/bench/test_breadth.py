@@ -16,10 +16,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cuts.backends.devices import find_target
+from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit
 from cuts.bench.operators import breadth, suite_run
-from cuts.bench.operators.tuning import tune, tune_separately
+from cuts.bench.operators.tuning import bind, fill, tune, tune_separately
 from cuts.bench.tools.breadth_tables import families
 from cuts.bench.vocabulary.gradients import GradientOperation
 from cuts.bench.vocabulary.operation import Given, SizedOperation, UserOperation, w, x
@@ -101,6 +101,30 @@ def test_what_is_given_lies_in_its_range(given: Given, least: float, most: float
     assert least <= values.min()
     assert values.max() <= most
     np.testing.assert_array_equal(values, given.values(0))
+
+
+@needs_opencl
+def test_constants_behind_views_are_given() -> None:
+    """The places that a reduction clears are a view of one number."""
+    operation = next(o for o in ROUTINES if o.name == "largest of rows")
+    row, target = operation.at(operation.tiny), find_target("opencl")
+    device, case = open_device(target), row.case(*read(row))
+    (tuned,) = tune([case], target, emit, None)
+    memory = fill(tuned, device)
+    bind(tuned, device, [memory])[0]()
+    device.synchronize()
+    name = tuned.name(case.outputs[0])
+    found = np.empty(tuned.graph.types[name].shape, np.float32)
+    device.download(found, memory.place(name))
+    exact = operation.call(*(torch.from_numpy(given.values(n)) for n, given in enumerate(row.given)))
+    np.testing.assert_array_equal(found, exact.numpy())
+
+
+def test_a_compiled_function_finds_its_names() -> None:
+    (row,) = [row for row in GRADIENT_ROWS if row.name.startswith("gradient of gelu, 2048")]
+    given = [torch.ones(each.shape) for each in row.operation.at((5, 33)).given]
+    found = torch.compile(row.operation.call, backend="eager", dynamic=False)(*given)
+    torch.testing.assert_close(found, row.operation.call(*given))
 
 
 def test_distinct_numbers_have_one_order() -> None:
