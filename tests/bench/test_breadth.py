@@ -104,7 +104,7 @@ def test_what_is_given_lies_in_its_range(given: Given, least: float, most: float
 
 
 @needs_opencl
-def test_constants_behind_views_are_given() -> None:
+def test_constants_of_views_reach_the_device() -> None:
     """The places that a reduction clears are a view of one number."""
     operation = next(o for o in ROUTINES if o.name == "largest of rows")
     row, target = operation.at(operation.tiny), find_target("opencl")
