@@ -196,10 +196,13 @@ class _Normaliser:
         rows = places.row_vars(statement.reduce)
         body = inliner.inline(statement.body)
         body = self._resolve(substitute_expr(body, {**values, **places.rows(statement.reduce)}), places, registers)
+        dtype = self.tensors[statement.target].dtype
+        if reductions and (term := _single_term(body, statement, rows)) is not None:
+            registers[statement.target] = term if dtype_of(term, self.tensors) is dtype else Cast(dtype, term)
+            return
         body, scale = _hoist(body, statement, frozenset(rows), self.tensors)
         if statement.combine == "sum" and len(factors(body)) > 1:
             body = _with_guarded_factors(body)
-        dtype = self.tensors[statement.target].dtype
         accumulator = dtype.accumulator
         if (condition := self._count_condition(body, statement)) is not None:
             body, accumulator = Cast(DType.F32, condition), DType.F32
@@ -345,6 +348,27 @@ def _hoist(
     if not fixed or not moving:
         return body, None
     return _product(moving), _product(fixed)
+
+
+def _single_term(body: Expr, statement: Statement, rows: Sequence[Var]) -> Expr | None:
+    """Return the only term of a sum over a row that is not 0, where a condition names its element.
+
+    sum over r of (v if r = k else 0)   ->   v if 0 <= k < r.extent else 0
+    """
+    if statement.combine != "sum" or statement.along or not isinstance(body, Call) or body.fn != "select":
+        return None
+    condition, value, other = body.args
+    if not isinstance(condition, InRange) or len(condition.guards) != 1 or len(rows) != 1:
+        return None
+    (guard,), (row,) = condition.guards, rows
+    factor = dict(guard.index.terms).get(row, 0)
+    if abs(factor) != 1 or guard.high != guard.low + 1 or not isinstance(other, Const) or other.value != 0:
+        return None
+    place = (guard.index - as_index(row) * factor - guard.low) * -factor
+    if row in variables(place) or row in expr_variables(value):
+        return None
+    inside = Guard(place, 0, row.extent)
+    return value if inside.always else Call("select", (InRange((inside,)), value, other))
 
 
 def _with_guarded_factors(part: Expr) -> Expr:

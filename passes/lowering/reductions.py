@@ -212,23 +212,28 @@ def _add_block(state: SegmentState, reduction: Reduction) -> Accumulate:
 
 
 def _combine(state: SegmentState, shared: Sequence[Reduction], prefix: str) -> None:
-    """Emit the combination across reduction threads.
+    """Emit the combination across reduction threads, of all values at once but running maxima.
 
     A sum that a running maximum shifts is rescaled from that of its thread to that of the row.
     """
     shares = {s.var: s for s in state.frame.shares}
-    for reduction in shared:
-        sums = _rescaled_sums(reduction, shared)
-        if sums:
-            own = state.assign(reduction, "before", state.register(reduction))
-            state.items.append(state.phase("compute", f"{prefix}own", own, (), shares))
-        if state.frame.schedule.reduction_threads > 1:
-            lanes = (state.lane_reduce(reduction),)
+    several = state.frame.schedule.reduction_threads > 1
+
+    def combine(reductions: Sequence[Reduction]) -> None:
+        if several and reductions:
+            lanes = tuple(map(state.lane_reduce, reductions))
             state.items.append(Phase("compute", f"{prefix}lanes", lanes, state.frame.unrolled))
-        if sums:
-            context = state.context(state.bind((), (), ()), {})
-            roots = [_rescale(state, r, _ratio(state, reduction, value_of(shift, context))) for r, shift in sums]
-            state.items.append(state.phase("compute", f"{prefix}scale", roots, (), shares))
+
+    greatest = [r for r in shared if _rescaled_sums(r, shared)]
+    for reduction in greatest:
+        own = state.assign(reduction, "before", state.register(reduction))
+        state.items.append(state.phase("compute", f"{prefix}own", own, (), shares))
+        combine([reduction])
+        context = state.context(state.bind((), (), ()), {})
+        sums = _rescaled_sums(reduction, shared)
+        roots = [_rescale(state, r, _ratio(state, reduction, value_of(shift, context))) for r, shift in sums]
+        state.items.append(state.phase("compute", f"{prefix}scale", roots, (), shares))
+    combine([r for r in shared if r not in greatest])
 
 
 def _rescaled_sums(greatest: Reduction, shared: Sequence[Reduction]) -> list[tuple[Reduction, Expr]]:
