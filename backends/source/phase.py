@@ -131,12 +131,13 @@ class PhasePrinter:
         for var in (v for v in self.phase.unrolled if v in self.phase.scopes):
             inside = {n for n in nodes if (rest := self._rest(n, opened)) and rest[0] == var}
             after, wanted = set[object](inside), set[object]()
+            needed = _needed_nodes(nodes)
             for node in nodes:
-                if any(source in after for source in _sources(node)):
+                if any(source in after for source in needed[node]):
                     after.add(node)
             for node in reversed(nodes):
                 if node in inside or node in wanted:
-                    wanted.update(_sources(node))
+                    wanted.update(needed[node])
             early = {n for n in nodes if n in wanted and n not in after}
             nodes = [*(n for n in nodes if n in early), *(n for n in nodes if n not in early)]
         return nodes
@@ -242,6 +243,18 @@ def _inline_always(node: DfgNode) -> bool:
 def _sources(node: DfgNode) -> list[Value]:
     """Return the operands that are printed themselves, the loads of windows."""
     return [o.load if isinstance(o, Window) else o for o in operand_nodes(node)]
+
+
+def _needed_nodes(nodes: Sequence[DfgNode]) -> dict[DfgNode, list[DfgNode]]:
+    """Return the operands of nodes, and the nodes before that write registers which they read."""
+    written: dict[str, list[DfgNode]] = {}
+    found: dict[DfgNode, list[DfgNode]] = {}
+    for node in nodes:
+        held = (o.name for o in operand_nodes(node) if isinstance(o, RegisterRead))
+        found[node] = [*_sources(node), *(w for name in held for w in written.get(name, ()))]
+        if isinstance(node, (Accumulate, RegisterWrite)):
+            written.setdefault(node.name, []).append(node)
+    return found
 
 
 def print_phase(phase: Phase, names: KernelNames, out: Writer) -> None:

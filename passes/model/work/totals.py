@@ -33,6 +33,7 @@ from ...geometry import (
     product,
     random_groups,
     runs_of,
+    shareable_loops,
     traffic_dim,
 )
 from ..feature_schema import SUMS
@@ -117,7 +118,7 @@ class Totals:
         self.sums = {n: v if n in kept else before[n] + (v - before[n]) / cluster for n, v in self.sums.items()}
         cached = np.where(np.greater(geometry.spread.row_cache, 0), CACHED_ROW_CYCLES, 1.0)
         self.sums["wavefronts"] = before["wavefronts"] + self.since("wavefronts", before) * cached
-        self.add("exchanged", np.where(several, 1.0 * len(segment.reductions), 0.0))
+        self.add("exchanged", np.where(several, 1.0 * shareable_loops(segment).count(False), 0.0))
 
     def apply_mask(self, masked: MaskSavings) -> None:
         """Apply the savings of mask-block skipping."""
