@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from math import inf, prod
+from math import e, inf, log2, prod
 
 from attrs import evolve
 
@@ -97,19 +97,36 @@ def resident_reductions(state: SegmentState, shared: Sequence[Reduction], schedu
         state.roots += roots
         if sums[reduction.name]:
             state.roots += state.assign(reduction, "before", state.register(reduction))
-            state.roots += _assign_shift(state, reduction, shared, shifts)
+            state.roots += _assign_shift(state, reduction, shared, _resident_binding(state, schedule)[0], shifts, {})
     combine()
 
 
 def _assign_shift(
-    state: SegmentState, greatest: Reduction, shared: Sequence[Reduction], shifts: dict[Expr, Value]
+    state: SegmentState,
+    greatest: Reduction,
+    shared: Sequence[Reduction],
+    binding: AxisBinding,
+    shifts: dict[Expr, Value],
+    staged: Mapping[Expr, Value],
 ) -> list[Root]:
-    """Return the assignment of a running maximum's shift, 0 as long as all elements are -inf, and enter its reads."""
-    held = state.register(greatest, "shift")
-    shifts |= {
-        n: held for r, _ in _rescaled_sums(greatest, shared) for n in walk(r.body) if is_row_maximum(n, greatest.name)
-    }
+    """Return the assignment of a running maximum's shift, 0 as long as all elements are -inf.
+
+    Enter its reads, and the exponentials that it shifts: those of halves are powers of two.
+    """
+    held, sums = state.register(greatest, "shift"), _rescaled_sums(greatest, shared)
+    shifts |= {n: held for r, _ in sums for n in walk(r.body) if is_row_maximum(n, greatest.name)}
+    for reduction, _ in sums:
+        body = _shifted_factor(reduction, greatest)
+        value = value_of(body, state.context(binding, {**staged, **shifts}))
+        if isinstance(value, Op) and value.dtype.arithmetic is not value.dtype:
+            exponent = Op("mul", (*value.args, Literal(log2(e), value.dtype)), value.dtype)
+            shifts[body] = Op("near_exp2", (exponent,), value.dtype)
     return state.assign(greatest, "shift", _finite(state.register(greatest)))
+
+
+def _shifted_factor(reduction: Reduction, greatest: Reduction) -> Expr:
+    """Return the exponential that a maximum shifts, a factor of a sum's terms."""
+    return next(p for p in factors(reduction.body) if any(r.tensor == greatest.name for r in reads(p)))
 
 
 def _finite(greatest: Value) -> Value:
@@ -137,11 +154,9 @@ def _hold_exponentials(
     """
     if any(loop.dims != schedule.dims for loop in state.frame.schedule.reductions):
         return []
-    (dim,) = schedule.dims
-    local = Var(f"{state.frame.prefix}w", dim.block_k)
-    binding = state.bind((dim,), (local,), (state.frame.rank * dim.block_k,))
+    binding, _ = _resident_binding(state, schedule)
     (reduction, shift), *_ = sums
-    (body,) = (p for p in factors(reduction.body) if any(r.tensor == greatest.name for r in reads(p)))
+    body = _shifted_factor(reduction, greatest)
     own, ratio = value_of(body, state.context(binding, shifts)), state.register(greatest, "ratio")
     held = ratio if ratio.dtype is own.dtype else Convert(ratio, own.dtype)
     state.held[body] = Op("mul", (own, held), own.dtype)
@@ -149,14 +164,19 @@ def _hold_exponentials(
     return state.assign(greatest, "ratio", _ratio(state.register(greatest, "before"), whole))
 
 
+def _resident_binding(state: SegmentState, schedule: ReductionSchedule) -> tuple[AxisBinding, Var]:
+    """Return the binding of a resident row's elements, and the variable that numbers a block's."""
+    (dim,) = schedule.dims
+    local = Var(f"{state.frame.prefix}w", dim.block_k)
+    return state.bind((dim,), (local,), (state.frame.rank * dim.block_k,)), local
+
+
 def _resident_reduction(
     state: SegmentState, reduction: Reduction, schedule: ReductionSchedule, shifts: Mapping[Expr, Value], shifted: str
 ) -> list[Root]:
     """Return the roots of a reduction of a resident row, or along it, the combination across threads last."""
-    (dim,) = schedule.dims
-    local = Var(f"{state.frame.prefix}w", dim.block_k)
+    binding, local = _resident_binding(state, schedule)
     share, unrolled = row_share(state.frame, local)
-    binding = state.bind((dim,), (local,), (state.frame.rank * dim.block_k,))
     begin, end = state.initialise(reduction), state.lane_reduce(reduction, shifted)
     before, each = scaled_sums(state, reduction, binding, (local,), shifts if shifted else {}, {})
     roots: list[Root] = [*before]
@@ -164,7 +184,7 @@ def _resident_reduction(
         # The keys of a sort have registers of their own besides the resulting places.
         keys, dtype = f"{reduction.name}.keys", each.value.dtype.accumulator
         roots.append(evolve(begin, name=keys, dtype=dtype))
-        each, end = evolve(each, name=keys, dtype=dtype), evolve(end, keys=keys, extent=dim.extent)
+        each, end = evolve(each, name=keys, dtype=dtype), evolve(end, keys=keys, extent=schedule.dims[0].extent)
     state.row += [v for v in unrolled if v not in state.row]
     state.shares[local] = share
     return [*roots, begin, each, end]
@@ -341,7 +361,7 @@ def _accumulate_all(
         roots += [*before, evolve(added, name=_block_sum_name(each)) if each in blocked else added]
         if sums:
             # The scale's initialisation keeps conversions of the shift after its assignment.
-            roots += _assign_shift(state, each, shared, shifts)
+            roots += _assign_shift(state, each, shared, binding, shifts, staged)
             ratio = _ratio(state.register(each, "before"), state.register(each, "shift"))
             roots += state.assign(each, "scale", ratio)
             roots += [_rescale(state, r, state.register(each, "scale")) for r, _ in sums]

@@ -167,13 +167,15 @@ class LaneCombination:
                 held = f"{self.names.registers[node.name]}[e]"
                 place = f"{peers} + blk % {blocks}"
                 self.out.line(f"if (tid < {blocks}) {helper}({place}, {held}, {_mbarrier(node)}, tid);")
+        whole = not blocks & (blocks - 1) and blocks <= self.names.dialect.warp
         for node, peers in loops:
             self.out.line(f"cuts_mbarrier_wait({_mbarrier(node)}, 0);")
+            maxima = next((there for n, there in loops if n.name == node.shifted), "")
             with self.out.loop(Var("e", prod(node.shape))):
                 held = f"{self.names.registers[node.name]}[e]"
-                for other in range(blocks):
-                    maxima = next((there for n, there in loops if n.name == node.shifted), "")
-                    self._add(node, held, f"{peers}[{other}]", f"{maxima}[{other}]", other == 0)
+                for other in [f"[tid % {blocks}]"] if whole else [f"[{n}]" for n in range(blocks)]:
+                    self._add(node, held, f"{peers}{other}", f"{maxima}{other}", other in ("[0]", f"[tid % {blocks}]"))
+                self._shuffle(evolve(node, stride=1), held, blocks if whole else 1)
 
     def _tree(self, node: LaneReduce, register: str, lanes: int) -> None:
         """Combine values by halves, in one block the threads of a whole cluster."""
