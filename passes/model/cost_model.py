@@ -19,6 +19,7 @@ import numpy as np
 
 from ...ir import PERSISTENT, CoreCoefficients, CostCoefficients, Target
 from ..geometry import MIN_TAKING_SUMS, Count, ceil_div, producer_share
+from .cluster_cost import cluster_seconds
 from .column_cost import column_seconds
 from .feature_schema import Features
 from .lower_bound import Bound, resident_blocks
@@ -97,7 +98,12 @@ def estimate_time(features: Features, found: Bound, target: Target, conflicts: C
         busy, exposed, barriers = (
             np.where(features.tiled > 0, n, x) for n, x in ((whole, busy), (0.0, exposed), (0.0, barriers))
         )
-    exposed = exposed + costs.cluster_exchange * target.dram_latency * np.ceil(waves) * features.exchanged / resident
+    if np.any(features.exchanged):
+        dram, through = _transfer_seconds(features, blocks, fitting, target, costs)
+        whole = cluster_seconds(features, resident, (dram, through), target)
+        busy, exposed, barriers = (
+            np.where(features.exchanged > 0, n, x) for n, x in ((whole, busy), (0.0, exposed), (0.0, barriers))
+        )
     joined = waves * features.joined * costs.joined / target.clock
     total = blocks * costs.block / target.clock + busy + exposed + barriers + joined + costs.fixed * target.dram_latency
     total = total * _copied_product_factor(features, costs) * _box_factor(features, waves, costs)
