@@ -19,11 +19,10 @@ import numpy as np
 
 from ...ir import PERSISTENT, CoreCoefficients, CostCoefficients, Target
 from ..geometry import MIN_TAKING_SUMS, Count, ceil_div, producer_share
-from .cluster_cost import cluster_seconds
-from .column_cost import column_seconds
 from .feature_schema import Features
 from .lower_bound import Bound, resident_blocks
 from .product_cost import chain_waits, product_seconds
+from .row_cost import cluster_seconds, column_seconds
 from .work import TENSOR_CORES
 
 #: Weight of the estimate among candidates at their lower bound.
