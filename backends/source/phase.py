@@ -45,6 +45,7 @@ from ...ir import (
     vector_axes,
 )
 from .index_ctext import guard_text
+from .needed_nodes import needed_nodes, source_nodes
 from .nodes import NodePrinter
 from .scope import KernelNames, Writer
 from .text_size import unroll_factor
@@ -131,7 +132,7 @@ class PhasePrinter:
         for var in (v for v in self.phase.unrolled if v in self.phase.scopes):
             inside = {n for n in nodes if (rest := self._rest(n, opened)) and rest[0] == var}
             after, wanted = set[object](inside), set[object]()
-            needed = _needed_nodes(nodes)
+            needed = needed_nodes(nodes)
             for node in nodes:
                 if any(source in after for source in needed[node]):
                     after.add(node)
@@ -151,7 +152,7 @@ class PhasePrinter:
         if any(isinstance(node, WarpgroupMma) for node in unit.nodes):
             return True
         left = (n for n in unit.nodes if any(home.get(u) is not unit for u in self.users.get(n, [])))
-        found = (o for n in unit.nodes for o in _sources(n) if home.get(o) is not unit and not _inline_always(o))
+        found = (o for n in unit.nodes for o in source_nodes(n) if home.get(o) is not unit and not _inline_always(o))
         held = (
             o
             for n in unit.nodes
@@ -211,7 +212,7 @@ class PhasePrinter:
             joined = bool(units) and fence == len(units) and units[-1].key == key  # lane reductions in one exchange
             early = fence > 0 and self._is_of_rows(node)
             held = (o.name for o in operand_nodes(node) if isinstance(o, RegisterRead))
-            known = (*(place[o] for o in _sources(node) if o in place), *(written[n] for n in held if n in written))
+            known = (*(place[o] for o in source_nodes(node) if o in place), *(written[n] for n in held if n in written))
             earliest = max([0 if early else fence - joined, *known], default=0)
             fitting = [i for i in range(earliest, len(units)) if units[i].key == key]
             chosen = fitting[0 if early else -1] if fitting else None
@@ -238,23 +239,6 @@ class PhasePrinter:
 
 def _inline_always(node: DfgNode) -> bool:
     return isinstance(node, (Literal, RegisterRead, Test, IndexNode, Window, SharedMatrix))
-
-
-def _sources(node: DfgNode) -> list[Value]:
-    """Return the operands that are printed themselves, the loads of windows."""
-    return [o.load if isinstance(o, Window) else o for o in operand_nodes(node)]
-
-
-def _needed_nodes(nodes: Sequence[DfgNode]) -> dict[DfgNode, list[DfgNode]]:
-    """Return the operands of nodes, and the nodes before that write registers which they read."""
-    written: dict[str, list[DfgNode]] = {}
-    found: dict[DfgNode, list[DfgNode]] = {}
-    for node in nodes:
-        held = (o.name for o in operand_nodes(node) if isinstance(o, RegisterRead))
-        found[node] = [*_sources(node), *(w for name in held for w in written.get(name, ()))]
-        if isinstance(node, (Accumulate, RegisterWrite)):
-            written.setdefault(node.name, []).append(node)
-    return found
 
 
 def print_phase(phase: Phase, names: KernelNames, out: Writer) -> None:

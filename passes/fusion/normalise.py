@@ -53,7 +53,7 @@ from ...ir import (
     substitute_guards,
     variables,
 )
-from ..statements import FusionError, Inliner, constant, split_argument_reduction
+from ..statements import FusionError, Inliner, constant, single_term, split_argument_reduction
 from .align import Places, align, check_counts, order_of_row
 from .fold_tables import fold_tables
 from .held_rows import ColumnSum, HeldRows, check_column, check_rows, read_state, spread_columns
@@ -131,9 +131,7 @@ class _Normaliser:
     # ---- statements ahead of alignment
 
     def _check_places(self, statements: Sequence[Statement]) -> None:
-        """Raise where results of one statement are indices of a scatter of another one: other threads' values are
-        needed.
-        """
+        """Raise where results of one statement, also of other threads, are indices of another one's scatter."""
         written = {statement.target for statement in statements}
         for statement in statements:
             for place in (i.tensor for index in statement.write for i in indirects(index)):
@@ -197,7 +195,7 @@ class _Normaliser:
         body = inliner.inline(statement.body)
         body = self._resolve(substitute_expr(body, {**values, **places.rows(statement.reduce)}), places, registers)
         dtype = self.tensors[statement.target].dtype
-        if reductions and (term := _single_term(body, statement, rows)) is not None:
+        if reductions and (term := single_term(body, statement, rows)) is not None:
             registers[statement.target] = term if dtype_of(term, self.tensors) is dtype else Cast(dtype, term)
             return
         body, scale = _hoist(body, statement, frozenset(rows), self.tensors)
@@ -348,27 +346,6 @@ def _hoist(
     if not fixed or not moving:
         return body, None
     return _product(moving), _product(fixed)
-
-
-def _single_term(body: Expr, statement: Statement, rows: Sequence[Var]) -> Expr | None:
-    """Return the only term of a sum over a row that is not 0, where a condition names its element.
-
-    sum over r of (v if r = k else 0)   ->   v if 0 <= k < r.extent else 0
-    """
-    if statement.combine != "sum" or statement.along or not isinstance(body, Call) or body.fn != "select":
-        return None
-    condition, value, other = body.args
-    if not isinstance(condition, InRange) or len(condition.guards) != 1 or len(rows) != 1:
-        return None
-    (guard,), (row,) = condition.guards, rows
-    factor = dict(guard.index.terms).get(row, 0)
-    if abs(factor) != 1 or guard.high != guard.low + 1 or not isinstance(other, Const) or other.value != 0:
-        return None
-    place = (guard.index - as_index(row) * factor - guard.low) * -factor
-    if row in variables(place) or row in expr_variables(value):
-        return None
-    inside = Guard(place, 0, row.extent)
-    return value if inside.always else Call("select", (InRange((inside,)), value, other))
 
 
 def _with_guarded_factors(part: Expr) -> Expr:
