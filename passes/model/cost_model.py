@@ -116,7 +116,7 @@ def _occupancy(features: Features, target: Target) -> Count:
     late = np.minimum(np.maximum(UNSTAGED_REGISTER_SHARE * features.needed, 16.0), features.limit)
     early = STREAMING_REGISTERS + features.instances + 4.0 * np.minimum(_loads_of_round(features), MAX_LOADS_IN_FLIGHT)
     late = np.where(np.greater(features.by_lanes, 0), np.minimum(early, features.limit), late)
-    registers = np.where(np.equal(features.copies, 0), late, features.registers)
+    registers = np.where(np.equal(features.copies, 0) & np.equal(features.exchanged, 0), late, features.registers)
     fitting = np.maximum(1, resident_blocks(features, registers, target))
     # Warpgroups of a chain may take the registers of their producer, and all of an SM with them.
     _, taken = producer_share(features.threads, MIN_TAKING_SUMS, target.registers_per_sm)

@@ -113,10 +113,11 @@ class Totals:
         self.add("combined", found.sectors)
 
     def share_rows(self, segment: Segment, geometry: Geometry, before: Mapping[str, Count]) -> None:
-        """Divide the counts from `before` on among the blocks of a cluster."""
+        """Divide the counts from `before` on among the blocks of a cluster, by the trips of the first one."""
         cluster, several = geometry.spread.cluster, np.greater(geometry.spread.cluster, 1)
         kept = ("body", "barriers", "shuffles")
-        self.sums = {n: v if n in kept else before[n] + (v - before[n]) / cluster for n, v in self.sums.items()}
+        share = np.where(several, ceil_div(geometry.trips[0], cluster) / geometry.trips[0], 1.0)
+        self.sums = {n: v if n in kept else before[n] + (v - before[n]) * share for n, v in self.sums.items()}
         cached = np.where(np.greater(geometry.spread.row_cache, 0), CACHED_ROW_CYCLES, 1.0)
         self.sums["wavefronts"] = before["wavefronts"] + self.since("wavefronts", before) * cached
         self.add("exchanged", np.where(several, 1.0 * shareable_loops(segment).count(False), 0.0))
