@@ -1,4 +1,4 @@
-"""Nodes that a node needs: operands, and writes of registers that it reads."""
+"""Nodes that a node needs: operands, and writes of its registers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def source_nodes(node: DfgNode) -> list[Value]:
 
 
 def needed_nodes(nodes: Sequence[DfgNode]) -> dict[DfgNode, list[DfgNode]]:
-    """Return the operands of nodes, and the nodes before that write registers which they read."""
+    """Return the operands of nodes, and earlier writes of their registers."""
     written: dict[str, list[DfgNode]] = {}
     found: dict[DfgNode, list[DfgNode]] = {}
     for node in nodes:

@@ -149,7 +149,7 @@ class SegmentState:
         return (*(d.thread for d in self.frame.schedule.dims), *row)
 
     def lane_reduce(self, reduction: Reduction, shifted: str = "") -> LaneReduce:
-        """Combine a reduction across its threads, or along their row, `shifted` by a maximum of each thread.
+        """Combine a reduction across its threads, or along their row.
 
         All such reductions of the kernel share one scratch buffer.
         """

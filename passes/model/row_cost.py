@@ -1,4 +1,4 @@
-"""Cost of rows: tiles of rows beside column sums, and rows that the blocks of a cluster share.
+"""Cost of rows: in tiles beside column sums, and shared by clusters.
 
 Tiles come one after another, while DRAM moves later ones. A tile waits for its sums across threads, and without a ring
 for its rows; the blocks of an SM share its issue slots:

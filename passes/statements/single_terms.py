@@ -8,7 +8,7 @@ from ...ir import Call, Const, Expr, Guard, InRange, Statement, Var, as_index, e
 
 
 def single_term(body: Expr, statement: Statement, rows: Sequence[Var]) -> Expr | None:
-    """Return the only term of a sum over a row that is not 0, where a condition names its element.
+    """Return a sum's only term, where a condition names its element.
 
     sum over r of (v if r = k else 0)   ->   v if 0 <= k < r.extent else 0
     """

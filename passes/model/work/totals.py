@@ -113,7 +113,10 @@ class Totals:
         self.add("combined", found.sectors)
 
     def share_rows(self, segment: Segment, geometry: Geometry, before: Mapping[str, Count]) -> None:
-        """Divide the counts from `before` on among the blocks of a cluster, by the trips of the first one."""
+        """Divide the counts from `before` on among a cluster's blocks.
+
+        The first one has the most trips.
+        """
         cluster, several = geometry.spread.cluster, np.greater(geometry.spread.cluster, 1)
         kept = ("body", "barriers", "shuffles")
         share = np.where(several, ceil_div(geometry.trips[0], cluster) / geometry.trips[0], 1.0)
