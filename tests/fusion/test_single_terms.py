@@ -28,7 +28,7 @@ AXIS, ROW = Var("i", 5), Var("r", 40)
 
 
 def statements(low: int, width: int) -> Iterator[Statement]:
-    """Yield a maximum, a sum of terms from a place on, and products."""
+    """Yield a maximum, a sum of terms at a place, and products."""
     at, row = as_index(AXIS), as_index(ROW)
     place = Index(0, ((Indirect("k", (at,), 30), 1),))
     chosen = InRange((Guard(row - place, low, low + width),))
