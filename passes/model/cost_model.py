@@ -19,10 +19,10 @@ import numpy as np
 
 from ...ir import PERSISTENT, CoreCoefficients, CostCoefficients, Target
 from ..geometry import MIN_TAKING_SUMS, Count, ceil_div, producer_share
-from .column_cost import column_seconds
 from .feature_schema import Features
 from .lower_bound import Bound, resident_blocks
 from .product_cost import chain_waits, product_seconds
+from .row_cost import cluster_seconds, column_seconds
 from .work import TENSOR_CORES
 
 #: Weight of the estimate among candidates at their lower bound.
@@ -97,7 +97,12 @@ def estimate_time(features: Features, found: Bound, target: Target, conflicts: C
         busy, exposed, barriers = (
             np.where(features.tiled > 0, n, x) for n, x in ((whole, busy), (0.0, exposed), (0.0, barriers))
         )
-    exposed = exposed + costs.cluster_exchange * target.dram_latency * np.ceil(waves) * features.exchanged / resident
+    if np.any(features.exchanged):
+        dram, through = _transfer_seconds(features, blocks, fitting, target, costs)
+        whole = cluster_seconds(features, resident, (dram, through), target)
+        busy, exposed, barriers = (
+            np.where(features.exchanged > 0, n, x) for n, x in ((whole, busy), (0.0, exposed), (0.0, barriers))
+        )
     joined = waves * features.joined * costs.joined / target.clock
     total = blocks * costs.block / target.clock + busy + exposed + barriers + joined + costs.fixed * target.dram_latency
     total = total * _copied_product_factor(features, costs) * _box_factor(features, waves, costs)
@@ -111,7 +116,7 @@ def _occupancy(features: Features, target: Target) -> Count:
     late = np.minimum(np.maximum(UNSTAGED_REGISTER_SHARE * features.needed, 16.0), features.limit)
     early = STREAMING_REGISTERS + features.instances + 4.0 * np.minimum(_loads_of_round(features), MAX_LOADS_IN_FLIGHT)
     late = np.where(np.greater(features.by_lanes, 0), np.minimum(early, features.limit), late)
-    registers = np.where(np.equal(features.copies, 0), late, features.registers)
+    registers = np.where(np.equal(features.copies, 0) & np.equal(features.exchanged, 0), late, features.registers)
     fitting = np.maximum(1, resident_blocks(features, registers, target))
     # Warpgroups of a chain may take the registers of their producer, and all of an SM with them.
     _, taken = producer_share(features.threads, MIN_TAKING_SUMS, target.registers_per_sm)
