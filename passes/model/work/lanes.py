@@ -61,8 +61,8 @@ def multiply_lanes(
     totals.add("wavefronts", read * geometry.reduction_threads / warp)
 
 
-def combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:
-    """Count the reduction across threads.
+def combine_lanes(totals: Totals, parallel: Count, issue: int, geometry: Geometry) -> None:
+    """Count the reduction across threads, by a function of `issue` slots.
 
     There are shuffles within a warp, and one exchange between warps for as many instances as lanes of a warp share one;
     a tree for each where the block has no whole warps, or no lanes of a warp share any.
@@ -74,8 +74,8 @@ def combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:
     together = np.ceil(parallel / inside) * np.where(np.greater(geometry.reduction_threads, inside), 2.0, 0.0)
     several = np.greater(geometry.reduction_threads, 1)
     totals.add("barriers", np.where(several, np.where(tree, parallel * (steps + 2), together), 0.0))
-    totals.add("issue", np.where(several, 2 * parallel * steps * geometry.threads, 0.0))
-    totals.add("chain", np.where(several, parallel * steps, 0.0))
+    totals.add("issue", np.where(several, (1 + issue) * parallel * steps * geometry.threads, 0.0))
+    totals.add("chain", np.where(several, issue * parallel * steps, 0.0))
     shuffled = parallel * np.log2(inside) * ceil_div(geometry.threads, warp)
     totals.add("shuffles", np.where(several & np.logical_not(tree), shuffled, 0.0))
 

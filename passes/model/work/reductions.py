@@ -6,7 +6,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ....ir import SORT_ORDERS, Call, Expr, Reduction, Segment, dtype_of, key_bits, read_ranks, reads, selection_room
+from ....ir import (
+    COMBINERS,
+    SORT_ORDERS,
+    Call,
+    Expr,
+    Reduction,
+    Segment,
+    dtype_of,
+    key_bits,
+    read_ranks,
+    reads,
+    selection_room,
+)
 from ...geometry import Count, Geometry, StagedTile, product
 from ..memory_access import EvaluationSite, depth_vector
 from ..roofline import memory_reads
@@ -36,9 +48,11 @@ def add_reduction(
     steps, before = parallel * reduced * place.all_trips, dict(totals.sums)
     totals.add("flops", steps * place.threads)
     totals.add("thread_flops", steps)
-    totals.add("issue", steps * place.threads)
+    issue = COMBINERS[reduction.combine].function.issue
+    totals.add("issue", issue * steps * place.threads)
     totals.add("body", parallel * reduced)
-    totals.add("chain", reduced * place.all_trips)
+    totals.add("functions", parallel * reduced * issue if issue > 1 else 0.0)
+    totals.add("chain", issue * reduced * place.all_trips)
     totals.compute(body, place, tuple(staged), fused)
     if geometry.structure.reduction_threads:
         multiply_lanes(totals, before, reduction, parallel, steps, geometry)
@@ -61,4 +75,4 @@ def add_reduction(
             bits = key_bits(dtype_of(body, totals.group.tensors))
             sort_lanes(totals, parallel * reduced, reduced * geometry.reduction_threads, geometry, room, bits)
         else:
-            combine_lanes(totals, parallel * stretches, geometry)
+            combine_lanes(totals, parallel * stretches, issue, geometry)
