@@ -20,7 +20,8 @@ from cuts.passes.lowering import extract, lower
 from cuts.passes.schedule import check_schedule
 from cuts.tests.emission import emit
 
-from ..needs import needs_opencl, needs_toolchain
+from ..needs import needs_cuda, needs_opencl, needs_toolchain
+from . import test_packed_weights as packed
 from .test_block_scales import with_scales
 from .test_matrix_instructions import GPU, _device, check, product
 
@@ -100,6 +101,15 @@ def test_numbers_of_few_bits_are_multiplied(kind: str) -> None:
     functions = [emit(extract(lower(group, point(group, 16, 16, n), {}, GPU)), "cuda") for n in (2, 1)]
     assert all(CALL["cuda"] in f.source for f in functions)
     assert all(cubin.code for arch in ("sm_75", "sm_90") for cubin in compile_kernels(functions, arch))
+
+
+@needs_cuda
+@pytest.mark.parametrize("kind", ["u1", "u2", "i4", "u4"])
+@pytest.mark.parametrize(("block", "zero"), [(128, False), (32, False), (128, True)])
+def test_rows_of_few_bits_cuda(kind: str, block: int, zero: bool) -> None:
+    graph = packed.product(kind, 1, 2048, 200, block, zero, turned=True, dtype=DType.BF16)
+    (result,) = packed.compile_graph(graph, "cuda").verify()
+    assert result.ok, result.text
 
 
 def bf16(words: np.ndarray) -> np.ndarray:
