@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from ...ir import Segment, Target
+from ...ir import Segment, Target, numbers_per_byte
 from ..geometry import (
     ROW_CACHE_UNITS,
     Count,
@@ -46,8 +46,9 @@ def lane_parameter(
     """Return the parameter of a row's reduction threads and vectors.
 
     Whole warps that divide a row are among them, so that no element needs a guard: 25,088 halves are 7 vectors of 448
-    threads. Neighbours along columns are no vectors.
+    threads. Neighbours along columns are no vectors. Several numbers of a byte are as many neighbours more.
     """
+    widest *= max((numbers_per_byte(reduction.body) for reduction in segment.reductions), default=1)
     longest = max((prod(a.extent for a in loop) for loop in structure.loops), default=1)
     lanes = powers(1, min(next_power(longest), target.MAX_thread))
     vectors = powers(1, 1 if structure.over_columns else widest)
