@@ -25,13 +25,14 @@ wider type and of rows that are looked up in a smaller table:
 from __future__ import annotations
 
 import heapq
+from bisect import insort
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from ....ir import Cast, Read, Statement, rename_statement
-from ...statements import DefUse, Programs, Unit, apply, issue_slots, rewritten, tensors_looked_up
+from ...statements import DefUse, Programs, Unit, apply, external_reads, issue_slots, rewritten, tensors_looked_up
 from ..cut_units import copy_source
 from ..legality import Policy
 from .blocked_variance import MAX_BLOCK_ELEMENTS, ROW_NEIGHBOURS
@@ -49,45 +50,39 @@ def rematerialise(programs: Programs) -> Programs:
     """Return programs in which long reductions separate no readers of light values."""
     found = _Rematerialiser(programs)
     found.copy_expansions()
-    programs = found.programs
-    if not any(map(found.is_long, programs.units)):
-        return programs
-    changes = [found.rematerialise(unit) for unit in reversed(programs.units)]  # copies of a reader need copies of it
-    return found.programs if any(changes) else programs
+    if any(map(found.is_long, found.units)):
+        for unit in reversed(tuple(found.units)):  # copies of a reader need copies of it
+            found.rematerialise(unit)
+    return programs if len(found.units) == len(programs.units) else rewritten(programs, found.index)
 
 
 @define
 class _Rematerialiser:
     """Rematerialises values. `readers` and `writers` are the current places of the units that read and write each
-    tensor, `light` caches the answer for current units.
+    tensor, `light` caches the answer for current units. A copy changes few of them: it takes no new index.
     """
 
     programs: Programs
     index: DefUse = field(init=False)
-    readers: dict[str, list[int]] = field(init=False)
-    writers: dict[str, list[int]] = field(init=False)
-    light: dict[str, bool] = field(init=False)
+    readers: dict[str, list[int]] = field(init=False, factory=dict)
+    writers: dict[str, list[int]] = field(init=False, factory=dict)
+    light: dict[str, bool] = field(init=False, factory=dict)
 
     def __attrs_post_init__(self) -> None:
-        self._enter_units()
-
-    @property
-    def units(self) -> tuple[Unit, ...]:
-        """The current units."""
-        return self.programs.units
-
-    def _enter_units(self) -> None:
-        """Index the readers and writers of tensors: a search through all units for each question is slow."""
         self.index = DefUse.of_programs(self.programs)
-        self.readers, self.writers, self.light = {}, {}, {}
         for place, unit in enumerate(self.units):
             for found, tensors in ((self.readers, unit.reads), (self.writers, unit.writes)):
                 for tensor in dict.fromkeys(tensors):
                     found.setdefault(tensor, []).append(place)
 
+    @property
+    def units(self) -> list[Unit]:
+        """The current units."""
+        return self.index.units
+
     def copy_expansions(self) -> None:
         """Compute values that take longer to load once for each reader."""
-        for unit in reversed(self.units):
+        for unit in reversed(tuple(self.units)):
             if not self._is_elementwise(unit) or not self._is_elementwise(source := self._shown_unit(unit)):
                 continue
             readers = [self.units[n] for n in self.readers.get(unit.writes[0], ())]
@@ -238,12 +233,26 @@ class _Rematerialiser:
 
     def _copy_for(self, unit: Unit, readers: Sequence[str]) -> None:
         """Compute a value again for some of its readers, ahead of the first of them."""
-        types = self.index.types
+        types, (value,) = self.index.types, unit.writes
         names = {s.target: self.index.add_tensor(f"{s.target}.again", types[s.target]) for s in unit.statements}
-        place = next(n for n, u in enumerate(self.units) if u.name in readers)
-        apply(
-            self.index, {s: [rename_statement(s, names)] for u in self.units if u.name in readers for s in u.statements}
-        )
-        self.index.insert(place, unit, "again", [rename_statement(s, names) for s in unit.statements])
-        self.programs = rewritten(self.programs, self.index)
-        self._enter_units()
+        places = [n for n in self.readers[value] if self.units[n].name in readers]
+        for place in places:
+            reader = self.units[place]
+            apply(self.index, {s: [rename_statement(s, names)] for s in reader.statements})
+            self._renew(place, reader.writes)
+        first = places[0]
+        for found in (self.readers, self.writers):
+            for each in found.values():
+                each[:] = [n + (n >= first) for n in each]
+        self.index.insert(first, unit, "again", [rename_statement(s, names) for s in unit.statements])
+        self._renew(first, (names[value],))
+        self.readers[value] = [n for n in self.readers[value] if n - 1 not in places]
+        self.readers[names[value]] = [n + 1 for n in places]
+        self.writers[names[value]] = [first]
+        for tensor in self.units[first].reads:
+            insort(self.readers.setdefault(tensor, []), first)
+
+    def _renew(self, place: int, writes: Sequence[str]) -> None:
+        """Let a unit of the index have the reads of its statements."""
+        unit = self.units[place]
+        self.index.replace(unit, [evolve(unit, reads=external_reads(unit, self.index), writes=tuple(writes))])
