@@ -5,9 +5,8 @@ for all calls with operands of the same types: the layers of a decoder cost no m
 
     a = linear(x, w0);  b = linear(a, w1)    ->    t0 = t(w0);  a = mm(x, t0);  t1 = t(w1);  b = mm(a, t1)
 
-The graph is as autograd's: core operations, functional but for copies to inputs at the end. Modules that are not as
-simple are left to autograd: results that are views of inputs or of one another, writes to values of which views are
-read later, nested graphs, symbols.
+The graph is as autograd's: core operations, functional but for copies to inputs at the end. Other modules are left to
+autograd: results that are views of inputs or share memory, writes to values of which views are read, nested graphs.
 """
 
 from __future__ import annotations
@@ -22,12 +21,7 @@ import torch
 from attrs import define, field, frozen
 from torch._C import DispatchKey, DispatchKeySet
 from torch._dispatch.python import enable_python_dispatcher
-from torch._functorch._aot_autograd.functional_utils import (
-    from_fun,
-    has_data_mutation,
-    has_metadata_mutation,
-    to_fun,
-)
+from torch._functorch._aot_autograd import functional_utils as functions
 from torch._guards import TracingContext
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensorMode
@@ -51,12 +45,11 @@ def trace_calls(module: Any, arguments: Sequence[Any]) -> torch.fx.GraphModule |
     plain = (type(a) in (*PLAIN_TENSORS, FakeTensor) for a in arguments)
     if not all(plain) or any(a.layout is not torch.strided or a.is_conj() or a.is_neg() for a in arguments):
         return None
+    grad = torch.is_grad_enabled()
     with ExitStack() as contexts, torch.no_grad():
         try:
             mode = getattr(TracingContext.try_get(), "fake_mode", None) or FakeTensorMode()
-            return _CallTrace(module, arguments, contexts, contexts.enter_context(mode)).trace()
-        except _InvolvedError as error:
-            _LOG.info("cuts: a module is traced as a whole: %s", error)
+            return _CallTrace(module, arguments, contexts, contexts.enter_context(mode), grad).trace()
         except Exception as error:  # any error of a call: autograd explains it
             _LOG.info("cuts: a module is traced as a whole: %s: %s", type(error).__name__, error)
     return None
@@ -68,7 +61,7 @@ class _InvolvedError(Exception):
 
 @frozen
 class _Trace:
-    """Core operations of one call, which are functional: its results and the new elements of operands, by place."""
+    """Functional core operations of one call: its results and the new elements of operands, by place."""
 
     places: tuple[torch.fx.Node, ...]
     nodes: tuple[torch.fx.Node, ...]
@@ -82,13 +75,13 @@ class _Trace:
 
         def functional(*tensors: Any) -> Any:
             with torch._C._ExcludeDispatchKeyGuard(_FUNCTIONALIZE), FunctionalTensorMode():
-                given = [to_fun(tensor) for tensor in tensors]
+                given = [functions.to_fun(tensor) for tensor in tensors]
                 found = call(*given)
             pairs = zip(given, tensors, strict=True)
-            if any(has_metadata_mutation(new, old, check_only_storage_mutation=False) for new, old in pairs):
+            if any(functions.has_metadata_mutation(new, old, check_only_storage_mutation=False) for new, old in pairs):
                 raise _InvolvedError("a call changes the shape of an operand")
-            numbers[:] = [n for n, tensor in enumerate(given) if has_data_mutation(tensor)]
-            return tree_map(from_fun, (found, [given[n] for n in numbers]))
+            numbers[:] = [n for n, tensor in enumerate(given) if functions.has_data_mutation(tensor)]
+            return tree_map(functions.from_fun, (found, [given[n] for n in numbers]))
 
         with enable_python_dispatcher():
             graph: torch.fx.Graph = make_fx(functional, decomposition_table=table)(*examples).graph
@@ -111,6 +104,7 @@ class _CallTrace:
     arguments: Sequence[Any]
     contexts: ExitStack
     mode: FakeTensorMode
+    grad: bool
     table: Mapping[Any, Any] = field(factory=training_decompositions)
     graph: torch.fx.Graph = field(factory=torch.fx.Graph)
     inputs: dict[torch.fx.Node, torch.fx.Node] = field(factory=dict)
@@ -118,12 +112,10 @@ class _CallTrace:
     viewed: dict[torch.fx.Node, torch.fx.Node] = field(factory=dict)
     traces: dict[Hashable, _Trace] = field(factory=dict)
     autocast: list[Any] = field(factory=list)
-    grad: bool = field(factory=torch.is_grad_enabled)
 
     def trace(self) -> torch.fx.GraphModule:
         """Return the module in core form."""
-        source, grad = self.module.graph, self.grad
-        last = last_reads(source)
+        grad, source, last = self.grad, self.module.graph, last_reads(self.module.graph)
         for place, node in enumerate(source.nodes):
             if node.op == "placeholder":
                 self._place(node)
@@ -133,14 +125,14 @@ class _CallTrace:
                 self.known[node] = self._convert(node, place, last)
         if self.grad is not grad or self.autocast:
             raise _InvolvedError("it leaves a mode changed")
-        self.graph.lint()
         return torch.fx.GraphModule({}, self.graph)
 
     def _place(self, node: torch.fx.Node) -> None:
         given = self.arguments[len(self.inputs)]
         copied = self.graph.placeholder(f"arg{len(self.inputs)}_1")
-        fake = isinstance(given, FakeTensor)
-        copied.meta["val"] = given if fake else self.mode.from_tensor(given, static_shapes=True)
+        copied.meta["val"] = (
+            given if isinstance(given, FakeTensor) else self.mode.from_tensor(given, static_shapes=True)
+        )
         self.known[node] = self.inputs[node] = copied
 
     def _convert(self, node: torch.fx.Node, place: int, last: Mapping[torch.fx.Node, int]) -> Any:
@@ -148,7 +140,7 @@ class _CallTrace:
         args, kwargs = map_nodes(node.args, self.known), map_nodes(node.kwargs, self.known)
         if node.op not in ("call_function", "call_method"):
             raise _InvolvedError(f"{node.name} is no call")
-        target = getattr(torch.Tensor, node.target) if node.op == "call_method" else node.target
+        target: Any = getattr(torch.Tensor, str(node.target)) if node.op == "call_method" else node.target
         if target is torch._C._set_grad_enabled:
             (self.grad,) = args
         elif target is _enter_autocast:
@@ -165,7 +157,7 @@ class _CallTrace:
 
     def _exit_autocast(self, depth: int) -> None:
         if len(self.autocast) >= depth:
-            _exit_autocast(self.autocast.pop())
+            _exit_autocast(self.autocast.pop())  # type: ignore[no-untyped-call]
 
     def _trace_of(self, target: Any, args: Any, kwargs: Any, operands: Sequence[torch.fx.Node]) -> _Trace:
         """Return the core operations of a call, as a function of the nodes among its arguments."""
@@ -191,16 +183,16 @@ class _CallTrace:
         known: dict[torch.fx.Node, Any] = dict(zip(trace.places, operands, strict=True))
         for node in trace.nodes:
             args = map_nodes(node.args, known)
-            name = getattr(node.target, "overloadpacket", node.target).__name__
-            made = self.graph.create_node("call_function", node.target, args, map_nodes(node.kwargs, known), name=name)
+            target: Any = node.target
+            name = getattr(target, "overloadpacket", target).__name__
+            made = self.graph.create_node("call_function", target, args, map_nodes(node.kwargs, known), name=name)
             made.meta["val"] = node.meta.get("val")
             known[node] = made
-            shows = node.target is operator.getitem or is_view(node.target)
-            if shows and (first := next(nodes_in(args), None)) is not None:
-                self.viewed[made] = first
+            if (target is operator.getitem or is_view(target)) and (shown := [*nodes_in(args)]):
+                self.viewed[made] = shown[0]
         for number, new in trace.written.items():
-            if sum(self._memory(node) is self._memory(operands[number]) for node in operands) > 1:
-                raise _InvolvedError("a call writes an operand and reads its memory by another one")
+            if [*map(self._memory, operands)].count(self._memory(operands[number])) > 1:
+                raise _InvolvedError("a call reads memory that it writes by another operand")
             self._overwrite(operands[number], map_nodes(new, known), place, last)
         return map_nodes(trace.results, known)
 
@@ -209,17 +201,15 @@ class _CallTrace:
 
         No other value in its memory may be read, and no input be a view of it.
         """
-        if not isinstance(new, torch.fx.Node) or not _are_alike(old, new):
+        before, after = (tensor_of(each) if isinstance(each, torch.fx.Node) else None for each in (old, new))
+        if before is None or after is None or (before.shape, before.dtype) != (after.shape, after.dtype):
             raise _InvolvedError("a write changes the type of a value")
         memory = self._memory(old)
         for node, value in self.known.items():
             if value is old:
                 self.known[node] = new
-            elif (node in self.inputs or last.get(node, -1) > place) and self._shares(value, memory):
+            elif (node in self.inputs or last.get(node, -1) > place) and memory in map(self._memory, nodes_in(value)):
                 raise _InvolvedError("a value is written of which views are read")
-
-    def _shares(self, value: Any, memory: torch.fx.Node) -> bool:
-        return any(self._memory(part) is memory for part in nodes_in(value))
 
     def _memory(self, node: torch.fx.Node) -> torch.fx.Node:
         while node in self.viewed:
@@ -228,8 +218,7 @@ class _CallTrace:
 
     def _finish(self, results: Any) -> None:
         """Add writes of inputs and the results; each result has a memory of its own."""
-        found = map_nodes(results, self.known)
-        nodes = list(found) if isinstance(found, tuple) else []
+        nodes = [*map_nodes(results, self.known)]
         written = {source: new for source, old in self.inputs.items() if (new := self.known[source]) is not old}
         every = [*nodes, *written.values()]
         if not nodes or not all(isinstance(n, torch.fx.Node) and tensor_of(n) is not None for n in every):
@@ -237,27 +226,22 @@ class _CallTrace:
         memories = {self._memory(node) for node in every}
         if len(memories) < len(every) or not memories.isdisjoint(self.inputs.values()):
             raise _InvolvedError("results share memory")
-        self._check_written({list(self.inputs).index(source) for source in written})
+        storages = [a.untyped_storage()._cdata for a in self.arguments]
+        for n in (n for n, source in enumerate(self.inputs) if source in written):
+            if self.arguments[n].requires_grad or storages.count(storages[n]) > 1:
+                raise _InvolvedError("an input is written that needs a gradient, or shares its memory")
         for node in every:
             self._give_memory(node)
         for source, value in written.items():
             self.graph.call_function(aten.copy_.default, (self.inputs[source], value)).meta["val"] = value.meta["val"]
         self.graph.output(tuple(nodes)).meta[TRACED_BY_CALL] = True
 
-    def _check_written(self, numbers: set[int]) -> None:
-        """Check that written inputs need no gradient and share memory with no other input."""
-        storages = [None if a.numel() == 0 else a.untyped_storage()._cdata for a in self.arguments]
-        for n in numbers:
-            if self.arguments[n].requires_grad or storages.count(storages[n]) > 1:
-                raise _InvolvedError("an input is written that needs a gradient, or shares its memory")
-
     def _give_memory(self, node: torch.fx.Node) -> None:
         """Let the examples of a result, and of the values that it is a view of, have a storage of their own."""
         chain = [node]
         while chain[-1] in self.viewed:
             chain.append(self.viewed[chain[-1]])
-        whole = tensor_of(chain[-1])
-        if whole is None or any(tensor_of(each) is None for each in chain):
+        if (whole := tensor_of(chain[-1])) is None or any(tensor_of(each) is None for each in chain):
             return
         size = whole.untyped_storage().nbytes()
         memory = torch.empty(size, dtype=torch.uint8, device=whole.device).untyped_storage()
@@ -265,8 +249,3 @@ class _CallTrace:
             value = each.meta["val"]
             like = torch.empty(0, dtype=value.dtype, device=value.device)
             each.meta["val"] = like.set_(memory, value.storage_offset(), value.shape, value.stride())
-
-
-def _are_alike(one: torch.fx.Node, other: torch.fx.Node) -> bool:
-    a, b = tensor_of(one), tensor_of(other)
-    return a is not None and b is not None and (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device)

@@ -50,10 +50,10 @@ def rematerialise(programs: Programs) -> Programs:
     """Return programs in which long reductions separate no readers of light values."""
     found = _Rematerialiser(programs)
     found.copy_expansions()
-    if any(map(found.is_long, found.units)):
-        for unit in reversed(tuple(found.units)):  # copies of a reader need copies of it
+    if any(map(found.is_long, found.index.units)):
+        for unit in reversed(tuple(found.index.units)):  # copies of a reader need copies of it
             found.rematerialise(unit)
-    return programs if len(found.units) == len(programs.units) else rewritten(programs, found.index)
+    return programs if len(found.index.units) == len(programs.units) else rewritten(programs, found.index)
 
 
 @define
@@ -70,22 +70,17 @@ class _Rematerialiser:
 
     def __attrs_post_init__(self) -> None:
         self.index = DefUse.of_programs(self.programs)
-        for place, unit in enumerate(self.units):
+        for place, unit in enumerate(self.index.units):
             for found, tensors in ((self.readers, unit.reads), (self.writers, unit.writes)):
                 for tensor in dict.fromkeys(tensors):
                     found.setdefault(tensor, []).append(place)
 
-    @property
-    def units(self) -> list[Unit]:
-        """The current units."""
-        return self.index.units
-
     def copy_expansions(self) -> None:
         """Compute values that take longer to load once for each reader."""
-        for unit in reversed(tuple(self.units)):
+        for unit in reversed(tuple(self.index.units)):
             if not self._is_elementwise(unit) or not self._is_elementwise(source := self._shown_unit(unit)):
                 continue
-            readers = [self.units[n] for n in self.readers.get(unit.writes[0], ())]
+            readers = [self.index.units[n] for n in self.readers.get(unit.writes[0], ())]
             several = [u.name for u in readers if self._needs_copy(source, u, unit.writes[0])]
             for reader in several[len(several) == len(readers) :]:
                 self._copy_for(unit, [reader])
@@ -104,8 +99,8 @@ class _Rematerialiser:
         read, looked_up = 0, any(map(tensors_looked_up, unit.statements))
         for tensor in unit.reads:
             places, size = self.writers.get(tensor, []), self.index.types[tensor].nbytes
-            own = len(places) == len(self.readers[tensor]) == 1 and self._is_elementwise(self.units[places[0]])
-            more = self._operands(self.units[places[0]]) if own else (size, False)
+            own = len(places) == len(self.readers[tensor]) == 1 and self._is_elementwise(self.index.units[places[0]])
+            more = self._operands(self.index.units[places[0]]) if own else (size, False)
             read, looked_up = read + more[0], looked_up or more[1]
         return read, looked_up
 
@@ -115,7 +110,7 @@ class _Rematerialiser:
             places = self.writers.get(unit.reads[0], [])
             if len(places) != 1:
                 break
-            unit = self.units[places[0]]
+            unit = self.index.units[places[0]]
         return unit
 
     def rematerialise(self, unit: Unit) -> bool:
@@ -124,15 +119,15 @@ class _Rematerialiser:
             return False
         (value,) = unit.writes
         readers = self.readers.get(value, [])
-        if len(readers) < 2 or not all(self._reads_once(self.units[n], value) for n in readers):
+        if len(readers) < 2 or not all(self._reads_once(self.index.units[n], value) for n in readers):
             return False
         stages = self._stages(unit)
         wanted: dict[tuple[int, str], list[str]] = {}
         crossing = set[bool]()
         for place in readers:
-            last = self._computing_unit(self.units[place])
+            last = self._computing_unit(self.index.units[place])
             place_of = stages[place], last.name if self.is_long(last) else ""
-            wanted.setdefault(place_of, []).append(self.units[place].name)
+            wanted.setdefault(place_of, []).append(self.index.units[place].name)
             crossing.add(bool(place_of[1]) and self._crosses_rows(last))
         if len({stage for stage, _ in wanted}) < 2 and not (len(crossing) > 1 and self._is_narrow(unit)):
             return False
@@ -170,7 +165,7 @@ class _Rematerialiser:
     def _computing_unit(self, unit: Unit) -> Unit:
         """Return the unit whose kernel computes a unit: its only reader, as long as it is light."""
         readers = self.readers.get(unit.writes[0], []) if self._is_light(unit) else []
-        if len(readers) != 1 or not self._reads_once(reader := self.units[readers[0]], unit.writes[0]):
+        if len(readers) != 1 or not self._reads_once(reader := self.index.units[readers[0]], unit.writes[0]):
             return unit
         return self._computing_unit(reader)
 
@@ -216,13 +211,13 @@ class _Rematerialiser:
             place = heapq.heappop(pending)
             if place in found:
                 continue
-            other = self.units[place]
+            other = self.index.units[place]
             found[place] = max(made[t] for t in other.reads if t in made)
             made.update(dict.fromkeys(other.writes, found[place] + self.is_long(other)))
             for later in self._later_readers(place, other):
                 heapq.heappush(pending, later)
         for place in reversed(found):
-            if self._is_light(other := self.units[place]):
+            if self._is_light(other := self.index.units[place]):
                 read = [found[n] for n in self.readers.get(other.writes[0], ()) if n in found]
                 found[place] = min(read, default=found[place])
         return found
@@ -235,24 +230,22 @@ class _Rematerialiser:
         """Compute a value again for some of its readers, ahead of the first of them."""
         types, (value,) = self.index.types, unit.writes
         names = {s.target: self.index.add_tensor(f"{s.target}.again", types[s.target]) for s in unit.statements}
-        places = [n for n in self.readers[value] if self.units[n].name in readers]
+        places = [n for n in self.readers[value] if self.index.units[n].name in readers]
         for place in places:
-            reader = self.units[place]
+            reader = self.index.units[place]
             apply(self.index, {s: [rename_statement(s, names)] for s in reader.statements})
             self._renew(place, reader.writes)
         first = places[0]
-        for found in (self.readers, self.writers):
-            for each in found.values():
-                each[:] = [n + (n >= first) for n in each]
+        for each in (*self.readers.values(), *self.writers.values()):
+            each[:] = [n + (n >= first) for n in each]
         self.index.insert(first, unit, "again", [rename_statement(s, names) for s in unit.statements])
         self._renew(first, (names[value],))
         self.readers[value] = [n for n in self.readers[value] if n - 1 not in places]
         self.readers[names[value]] = [n + 1 for n in places]
         self.writers[names[value]] = [first]
-        for tensor in self.units[first].reads:
+        for tensor in self.index.units[first].reads:
             insort(self.readers.setdefault(tensor, []), first)
 
     def _renew(self, place: int, writes: Sequence[str]) -> None:
-        """Let a unit of the index have the reads of its statements."""
-        unit = self.units[place]
+        unit = self.index.units[place]
         self.index.replace(unit, [evolve(unit, reads=external_reads(unit, self.index), writes=tuple(writes))])

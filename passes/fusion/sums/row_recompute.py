@@ -85,10 +85,10 @@ class _Rows:
                 else:
                     found.append(place)
         products = sorted({*found})
-        plain = all(self._multiplies_row(self.programs.units[place], reached) for place in products)
+        plain = all(self._multiplies_row(self.programs.units[place], frozenset(reached)) for place in products)
         return copies, products if plain else []
 
-    def _multiplies_row(self, unit: Unit, reached: Collection[str]) -> bool:
+    def _multiplies_row(self, unit: Unit, reached: frozenset[str]) -> bool:
         own = [s for s in unit.statements if not reached.isdisjoint(s.tensors_read)]
         return unit.repeat is None and all(_is_row_product(s, self.programs) for s in own)
 
