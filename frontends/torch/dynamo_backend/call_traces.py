@@ -33,11 +33,10 @@ from ..calls import is_in_place, is_view, key_of, last_reads, map_nodes, needed_
 from ..decompositions import training_decompositions
 from .parameters import PLAIN_TENSORS, TRACED_BY_CALL
 
-_LOG = logging.getLogger("cuts.frontends")
-aten = torch.ops.aten
+_LOG, aten = logging.getLogger("cuts.frontends"), torch.ops.aten
 _FUNCTIONALIZE = DispatchKeySet(DispatchKey.Functionalize)
 #: Operations that read the memory that a view shows: a trace has no example of it.
-_MEMORY_READERS = (aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default)
+_MEMORY_READERS = [getattr(aten, name).default for name in ("as_strided", "as_strided_copy", "as_strided_scatter")]
 
 
 def trace_calls(module: Any, arguments: Sequence[Any]) -> torch.fx.GraphModule | None:
