@@ -175,7 +175,7 @@ class BudgetShares:
         self.begun = self.clock()
 
     def resume(self) -> None:
-        """Count seconds from now on: those since the last compilation were the caller's."""
+        """Count seconds from now on."""
         self.begun = self.clock()
 
     def restart(self) -> None:
@@ -185,7 +185,7 @@ class BudgetShares:
 
     @contextmanager
     def share(self, is_last: bool) -> Iterator[Budget]:
-        """Yield the budget of a compilation, which began when the one before it ended."""
+        """Yield the budget of a compilation that begins after the one before it."""
         left = max(0.0, self.seconds - self.spent)
         budget = Budget(left if is_last and not self.is_divided else left / 2, self.clock)
         budget.begun = self.begun

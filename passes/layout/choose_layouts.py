@@ -244,7 +244,7 @@ def _best(part: Component, costs: InstructionCosts, others: dict[str, Order], sa
     none where the given ones are best.
     """
     least = max(saving, MIN_SAVING * part.least(costs))
-    every = ((part.saved(costs, others, orders), orders) for orders in part.choices(costs.types))
+    every = ((part.saving(costs, others, orders), orders) for orders in part.choices(costs.types))
     better = [(saved, orders) for saved, orders in every if saved > least]
     return min(better, key=lambda each: (-each[0], _moved_dims(each[1])))[1] if better else {}
 

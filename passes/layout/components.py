@@ -36,8 +36,8 @@ class Component:
         """Its statements that access each tensor."""
         return touching_lines(self.lines)
 
-    def saved(self, costs: InstructionCosts, before: Mapping[str, Order], orders: Mapping[str, Order]) -> float:
-        """Return the instructions that further orders save: those of the statements that access their tensors."""
+    def saving(self, costs: InstructionCosts, before: Mapping[str, Order], orders: Mapping[str, Order]) -> float:
+        """Return the instructions that further orders save."""
         after = {**before, **orders}
         lines = dict.fromkeys(line for t in orders for line in self.touching.get(t, ()))
         return fsum(costs.of(line, before) for line in lines) - fsum(costs.of(line, after) for line in lines)

@@ -1,4 +1,4 @@
-"""Captured modules traced call by call: the graphs of core operations compute what the modules do."""
+"""Modules traced call by call: their graphs compute equal results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 Function = Callable[..., Any]
 
 
-def _traced(function: Function, arguments: Sequence[Tensor]) -> tuple[torch.fx.GraphModule | None, Any]:
+def trace_and_run(function: Function, arguments: Sequence[Tensor]) -> tuple[torch.fx.GraphModule | None, Any]:
     """Return the graph of a function, and the results of that for arguments, which it may write."""
     found: list[torch.fx.GraphModule | None] = []
 
@@ -59,7 +59,7 @@ def _normalise(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
 def test_graphs_compute_equal_results(function: Function, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     arguments = [torch.randn(4, 4).to(dtype) for _ in range(3)]
-    module, got = _traced(function, arguments)
+    module, got = trace_and_run(function, arguments)
     want = function(*arguments)
     assert module is not None
     assert (got.shape, got.dtype, got.stride()) == (want.shape, want.dtype, want.stride())
@@ -69,7 +69,7 @@ def test_graphs_compute_equal_results(function: Function, dtype: torch.dtype) ->
 def test_written_inputs_get_their_elements() -> None:
     arguments = [torch.randn(4, 4), torch.randn(4, 4), torch.tensor([2, 0])]
     other = [a.clone() for a in arguments]
-    module, got = _traced(_write_rows, arguments)
+    module, got = trace_and_run(_write_rows, arguments)
     assert module is not None
     torch.testing.assert_close(got, _write_rows(*other))
     torch.testing.assert_close(arguments, other)
@@ -93,7 +93,7 @@ def test_equal_calls_are_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return x
 
     arguments = [torch.randn(4, 4) for _ in range(9)]
-    module, got = _traced(layers, arguments)
+    module, got = trace_and_run(layers, arguments)
     assert module is not None and len(calls) == 2
     torch.testing.assert_close(got, layers(*arguments))
 
@@ -108,7 +108,7 @@ def test_equal_calls_are_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_involved_modules_are_left_to_autograd(function: Function) -> None:
-    assert _traced(function, [torch.randn(4, 4), torch.randn(4, 4)])[0] is None
+    assert trace_and_run(function, [torch.randn(4, 4), torch.randn(4, 4)])[0] is None
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ for all calls with operands of the same types: the layers of a decoder cost no m
     a = linear(x, w0);  b = linear(a, w1)    ->    t0 = t(w0);  a = mm(x, t0);  t1 = t(w1);  b = mm(a, t1)
 
 The graph is as autograd's: core operations, functional but for copies to inputs at the end. Other modules are left to
-autograd: results that are views of inputs or share memory, writes to values of which views are read, nested graphs.
+autograd: results that are views of inputs or share memory, writes to values whose views are read, nested graphs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MEMORY_READERS = [getattr(aten, name).default for name in ("as_strided", "as_st
 
 
 def trace_calls(module: Any, arguments: Sequence[Any]) -> torch.fx.GraphModule | None:
-    """Return a captured module as a graph of core operations; None for modules that autograd has to trace."""
+    """Return a captured module in core operations, None where autograd has to trace it."""
     plain = (type(a) in (*PLAIN_TENSORS, FakeTensor) for a in arguments)
     if not all(plain) or any(a.layout is not torch.strided or a.is_conj() or a.is_neg() for a in arguments):
         return None
@@ -208,7 +208,7 @@ class _CallTrace:
             if value is old:
                 self.known[node] = new
             elif (node in self.inputs or last.get(node, -1) > place) and memory in map(self._memory, nodes_in(value)):
-                raise _InvolvedError("a value is written of which views are read")
+                raise _InvolvedError("a value is written whose views are read")
 
     def _memory(self, node: torch.fx.Node) -> torch.fx.Node:
         while node in self.viewed:

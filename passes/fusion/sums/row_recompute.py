@@ -71,7 +71,9 @@ class _Rows:
         return cls(programs, readers, writers, DefUse.of_programs(programs).pinned)
 
     def readers_of(self, unit: Unit) -> tuple[list[int], list[int]]:
-        """Return the copies of a unit's result, and the products of one row that read them; none where others do."""
+        """Return the copies of a unit's result, and the products that read them.
+
+        There are no products where other units read them, too."""
         copies, found, reached, pending = list[int](), list[int](), set[str](), [*unit.writes]
         if len(pending) != 1:
             return copies, found
@@ -112,7 +114,7 @@ class _Rows:
         return False
 
     def units_of(self, last: Collection[int]) -> tuple[Unit, ...]:
-        """Return the units of a row in order: the `last` ones, and those whose results only these need."""
+        """Return the `last` units of a row, and those that only these need."""
         found, pending = set[int](), [-place for place in last]
         heapq.heapify(pending)
         while pending:
