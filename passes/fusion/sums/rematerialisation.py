@@ -228,14 +228,13 @@ class _Rematerialiser:
 
     def _copy_for(self, unit: Unit, readers: Sequence[str]) -> None:
         """Compute a value again for some of its readers, ahead of the first of them."""
-        types, (value,) = self.index.types, unit.writes
-        names = {s.target: self.index.add_tensor(f"{s.target}.again", types[s.target]) for s in unit.statements}
-        places = [n for n in self.readers[value] if self.index.units[n].name in readers]
+        (value,), add = unit.writes, self.index.add_tensor
+        names = {s.target: add(f"{s.target}.again", self.index.types[s.target]) for s in unit.statements}
+        first, *_ = places = [n for n in self.readers[value] if self.index.units[n].name in readers]
         for place in places:
             reader = self.index.units[place]
             apply(self.index, {s: [rename_statement(s, names)] for s in reader.statements})
             self._renew(place, reader.writes)
-        first = places[0]
         for each in (*self.readers.values(), *self.writers.values()):
             each[:] = [n + (n >= first) for n in each]
         self.index.insert(first, unit, "again", [rename_statement(s, names) for s in unit.statements])
