@@ -94,10 +94,7 @@ class _Trace:
 
 @define
 class _CallTrace:
-    """Graph that is made of a captured module.
-
-    `known` has the value of each node: a new node, a number, or several. `viewed` has the operand that each view shows.
-    """
+    """Graph of a module: `known` has each node's value, `viewed` the operand that each view shows."""
 
     module: Any
     arguments: Sequence[Any]
@@ -151,6 +148,8 @@ class _CallTrace:
             return args[0][args[1]]
         else:
             operands = list(dict.fromkeys(nodes_in((args, kwargs))))
+            if not operands and not isinstance(node.meta.get("example_value"), torch.Tensor):
+                raise _InvolvedError(f"{node.name} may change a mode")
             return self._inline(self._trace_of(target, args, kwargs, operands), operands, place, last)
         return None
 
@@ -161,7 +160,7 @@ class _CallTrace:
     def _trace_of(self, target: Any, args: Any, kwargs: Any, operands: Sequence[torch.fx.Node]) -> _Trace:
         """Return the core operations of a call, as a function of the nodes among its arguments."""
         if isinstance(target, torch._ops.HigherOrderOperator) or any(tensor_of(node) is None for node in operands):
-            raise _InvolvedError("a call has nested graphs, or operands that are no tensors")
+            raise _InvolvedError("a call has nested graphs, or other operands than tensors")
         places = {node: place for place, node in enumerate(operands)}
         modes = tuple((torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in ("cpu", "cuda"))
         key = (target, modes if self.autocast else (), key_of(args, places), key_of(kwargs, places))
