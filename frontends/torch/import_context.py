@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
-from time import monotonic
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -100,7 +99,6 @@ class ImportContext:
     seeds: list[str] = field(factory=list)
     orders: dict[str, tuple[int, ...]] = field(factory=dict)
     gradients: Gradients = field(factory=lambda: Gradients(Registry.builtin()))
-    begun: float = field(factory=monotonic, eq=False)
 
     def fail(self, message: str) -> NoReturn:
         """Raise a `GraphError` about the node at hand."""

@@ -260,20 +260,24 @@ def _merge_launches(
     several = [launch for members in by_level.values() if len(members) > 1 for launch in members]
     (scheduled,) = _schedule_parts([_Part(launches, several, ASSUMED_MEMBERS)], target, executor, over)
     shared = {each.places[0]: each for each in scheduled}
+    wide: dict[Hashable, Candidate] = {}
     for members in by_level.values():
-        result += _merge_level([shared[launch.places[0]] for launch in members], keys, target, over)
+        result += _merge_level([shared[launch.places[0]] for launch in members], keys, wide, target, over)
     return result
 
 
 def _merge_level(
-    members: Sequence[Launch], keys: Mapping[int, Hashable], target: Target, over: Callable[[], bool]
+    members: Sequence[Launch],
+    keys: Mapping[int, Hashable],
+    wide: dict[Hashable, Candidate],
+    target: Target,
+    over: Callable[[], bool],
 ) -> list[Launch]:
     """Merge each launch with the one that gains most, equal kernels first, until it is `over`."""
     first: dict[Hashable, int] = {}
     for launch in members:
         first.setdefault(keys[launch.places[0]], launch.places[0])
     made: list[Launch] = []
-    wide: dict[Hashable, Candidate] = {}
     for launch in sorted(members, key=lambda each: (first[keys[each.places[0]]], each.places)):
         several = enumerate(made if not over() else ())
         tries = [(n, each.merge(_as_wide(launch, each, keys, wide, target), keys)) for n, each in several]
@@ -294,9 +298,10 @@ def _as_wide(
     products = all(c.features["by_lanes"] for c in (*launch.candidates, *other.candidates))
     if not products or launch.candidates[0].features["threads"] == threads:
         return launch
-    key = keys[launch.places[0]], threads
+    (candidate,) = launch.candidates
+    key = keys[launch.places[0]], threads, id(candidate)  # equal kernels have one candidate
     if key not in known:
-        known[key] = schedule_as_wide(launch.groups[0].form, launch.candidates[0], threads, target)
+        known[key] = schedule_as_wide(launch.groups[0].form, candidate, threads, target)
     return evolve(launch, candidates=(known[key],))
 
 

@@ -12,11 +12,15 @@ from typing import Any
 import torch
 from torch._functorch._aot_autograd.schemas import MutationType, OutputType
 
+from ..calls import updated_inputs
+
 #: Metadata, besides that of inputs and outputs, that shows that a graph needs autograd's wrapper.
 _WRAPPER_FIELDS = ("num_intermediate_bases", "tokens", "is_rng_op_functionalized", "grad_enabled_mutation",
          "num_graphsafe_rng_states", "mutated_inp_stream_indices")  # fmt: skip
 #: Tensor classes without wrappers.
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+#: Entry of the metadata of an output node: the graph was traced call by call, and needs no wrapper.
+TRACED_BY_CALL = "cuts_traced_by_call"
 
 
 #: Input names in autograd's graphs: numbered from 1 where there is a backward graph, else from 0.
@@ -69,7 +73,7 @@ def frozen_inputs(graph: torch.fx.Graph, held: Mapping[int, torch.Tensor]) -> di
     places = [node for node in graph.nodes if node.op == "placeholder"]
     if has_backward(graph):
         return {}
-    written = _written_inputs()
+    written = updated_inputs(graph) if _is_traced_by_call(graph) else _written_inputs()
     numbers = module_numbers(graph).items()
     found = {place: held[number] for place, number in numbers if number in held and number not in written}
     return {place: tensor for place, tensor in found.items() if _is_like(places[place].meta.get("val"), tensor)}
@@ -78,6 +82,10 @@ def frozen_inputs(graph: torch.fx.Graph, held: Mapping[int, torch.Tensor]) -> di
 def _is_like(example: Any, tensor: torch.Tensor) -> bool:
     known = isinstance(example, torch.Tensor)
     return known and example.shape == tensor.shape and example.dtype is tensor.dtype
+
+
+def _is_traced_by_call(graph: torch.fx.Graph) -> bool:
+    return any(TRACED_BY_CALL in node.meta for node in graph.find_nodes(op="output"))
 
 
 def _written_inputs() -> frozenset[int]:
@@ -96,6 +104,8 @@ def is_direct(graph: torch.fx.Graph, arguments: Sequence[Any]) -> bool:
     """
     facts = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
     places = [node for node in graph.nodes if node.op == "placeholder"]
+    if len(places) == len(arguments) and _is_traced_by_call(graph):
+        return all(type(argument) in PLAIN_TENSORS for argument in arguments)
     if facts is None or len(places) != len(arguments) or has_backward(graph):
         return False
     written = any(about.mutation_type is MutationType.MUTATED_OUT_GRAPH for about in facts.input_info)
