@@ -263,7 +263,8 @@ class ImportContext:
 
         Raises `GraphError` where PyTorch refuses the conversion.
         """
-        return self.constant(np.broadcast_to(array_of(convert(value, TORCH_TYPES[dtype])), tuple(shape)))
+        number = self.constant(array_of(convert(value, TORCH_TYPES[dtype])))
+        return self.emit("expand", number, shape=tuple(shape)) if shape else number  # no constant of equal elements
 
     def operand(self, value: Any, dtype: DType) -> Value:
         """Return a tensor or number as a value of an element type."""
