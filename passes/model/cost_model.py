@@ -221,18 +221,18 @@ def _last_wave_factor(
 ) -> Count:
     """Return the factor of an SM's work where warps do not divide among its schedulers, and the last wave has few."""
 
-    def hidden(blocks: Count) -> Count:
+    def latency_factor(blocks: Count) -> Count:
         parallel = blocks * warps * np.minimum(features.instances, 64) ** costs.independent / costs.warps
         return (1.0 + parallel**-4.0) ** (costs.hiding / 4.0)
 
-    def uneven(blocks: Count) -> Count:
+    def imbalance(blocks: Count) -> Count:
         shared = blocks * warps / target.issue_per_clock
         return np.ceil(shared) / shared
 
     fullest = np.ceil(features.grid / target.NUM_SM)
     last = np.maximum(1.0, fullest - resident * np.floor((fullest - 1.0) / resident))
-    slower = uneven(last) * hidden(last) / hidden(resident)
-    return uneven(resident) + last / fullest * (slower - uneven(resident))
+    slower = imbalance(last) * latency_factor(last) / latency_factor(resident)
+    return imbalance(resident) + last / fullest * (slower - imbalance(resident))
 
 
 def _extra_issue_slots(target: Target) -> float:

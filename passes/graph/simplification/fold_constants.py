@@ -47,7 +47,7 @@ class FoldConstants:
             folded = self._fold(node, graph, known)
             stays.append(folded is None)
             known.constants.update(folded or {})
-            stored.update(self._stored(node, graph, stored) if folded else {})
+            stored.update(self._storage_sizes(node, graph, stored) if folded else {})
         wanted, nodes = set[str](), []
         for node, left in reversed([*zip(graph.nodes, stays, strict=True)]):
             if left or any(v in wanted and graph.types[v].size > stored[v] for v in node.outputs):
@@ -59,7 +59,7 @@ class FoldConstants:
         constants = {name: array for name, array in known.constants.items() if name not in made}
         return prune(evolve(graph, nodes=tuple(reversed(nodes)), constants=constants))
 
-    def _stored(self, node: Node, graph: Graph, stored: Mapping[str, int]) -> dict[str, int]:
+    def _storage_sizes(self, node: Node, graph: Graph, stored: Mapping[str, int]) -> dict[str, int]:
         """Return the elements to store for each output of a constant node: fewer where elements are only repeated."""
         before, after = sum(stored[v] for v in node.operands), sum(graph.types[v].size for v in node.outputs)
         moves = after > max(before, self.min_repeated) and _only_moves(self.instances.of_node(node, graph).program)
