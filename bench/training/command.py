@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from time import perf_counter
 from typing import Any, TypeAlias
@@ -73,8 +73,8 @@ def run_case(torch: Any, case: Workload, ways: Sequence[str], budget: float | No
     return rows
 
 
-def steps_table(rows: Sequence[Row]) -> str:
-    """Return a line of times and ratios for each workload."""
+def steps_table(rows: Sequence[Row], number: Callable[[Sequence[Row]], str] = lambda _: "") -> str:
+    """Return a line of times and ratios for each workload, and of the number of its circumstances."""
     lines: dict[tuple[str, int, str], dict[str, Row]] = {}
     for row in rows:
         if "ms" in row:
@@ -85,8 +85,8 @@ def steps_table(rows: Sequence[Row]) -> str:
         if ratio:
             found.setdefault(precision, []).append((ratio, peak or 1.0))
         times = (digits(ways[way]["ms"], 4) if way in ways else None for way in WAYS)
-        table.append([precision, name, batch, *times, digits(ratio), digits(peak)])
-    heads = ["precision", "network", "batch", *(f"{way}, ms" for way in WAYS), "peer / ours", "peak / Inductor's"]
+        table.append([precision, name, batch, *times, digits(ratio), digits(peak), number([*ways.values()])])
+    heads = ["precision", "network", "batch", *(f"{way}, ms" for way in WAYS), "peer / ours", "peak ratio", "no."]
     means = [
         f"{precision}: geometric mean {statistics.geometric_mean(r for r, _ in pairs):.3f}, least "
         f"{min(r for r, _ in pairs):.3f}; peak {statistics.mean(p for _, p in pairs):.3f}, greatest "

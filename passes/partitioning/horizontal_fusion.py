@@ -34,9 +34,11 @@ from .shared_launches import Launch, in_order
 
 #: Bytes of launch parameters for each pointer, in any dialect.
 POINTER_BYTES = 12
-#: Share of the launch time that sharing a launch has to save, and of its longest member where kernels differ: they are
-#: compiled together. Products of 630 us took 1,060 us beside sums over rows.
-MIN_SAVED_LAUNCH_SHARE, MIN_SAVED_SHARE = 0.5, 0.02
+#: Share of the launch time that sharing a launch has to save.
+MIN_SAVED_LAUNCH_SHARE = 0.5
+#: Most launch times that a member takes where kernels differ, as they are compiled together: products of 600 us took
+#: 1,060 us beside sums over rows.
+MAX_DIFFERING_LAUNCHES = 100.0
 #: Limits of different kernels in a launch, as they are compiled one after another; those without sums are short.
 MAX_DISTINCT_KERNELS, MAX_DISTINCT_POINTWISE_KERNELS = 12, 64
 #: Most threads of a block in which threads of narrower members are idle.
@@ -279,13 +281,12 @@ def _merge_level(
         several = enumerate(made if not over() else ())
         tries = [(n, each.merge(_as_wide(launch, each, keys, wide, target), keys)) for n, each in several]
         gains = [
-            (saved, -n)
+            (saved_seconds(made[n], launch, both, target), -n)
             for n, both in tries
-            if is_launchable(both, target)
-            and (saved := saved_seconds(made[n], launch, both, target)) > _least_saving(both, target)
+            if _is_short(both, target) and is_launchable(both, target)
         ]
         gain, place = max(gains, default=(0.0, 0))
-        if gain > 0.0:
+        if gain > MIN_SAVED_LAUNCH_SHARE * target.launch_time:
             made[-place] = tries[-place][1]
         else:
             made.append(launch)
@@ -351,11 +352,10 @@ def saved_seconds(first: Launch, second: Launch, both: Launch, target: Target) -
     return launch_seconds(first, target) + launch_seconds(second, target) - launch_seconds(both, target)
 
 
-def _least_saving(both: Launch, target: Target) -> float:
-    """Return the seconds that a shared launch has to save."""
-    differ = len({id(candidate) for candidate in both.candidates}) > 1
-    longest = max(candidate.score for candidate in both.candidates) if differ else 0.0
-    return max(MIN_SAVED_LAUNCH_SHARE * target.launch_time, MIN_SAVED_SHARE * longest)
+def _is_short(launch: Launch, target: Target) -> bool:
+    """Return whether kernels of a launch are equal, or none of them takes long."""
+    longest = max(candidate.score for candidate in launch.candidates)
+    return len({*map(id, launch.candidates)}) == 1 or longest < MAX_DIFFERING_LAUNCHES * target.launch_time
 
 
 def launch_seconds(launch: Launch, target: Target) -> float:
