@@ -20,7 +20,7 @@ from cuts.bench.tools.breadth_tables import families
 from cuts.bench.tools.goals import figure, goals_table
 from cuts.bench.tools.markdown import digits, markdown_table
 from cuts.bench.tools.records import RESULTS, Row, is_stale, read_rows
-from cuts.bench.training.command import steps_table
+from cuts.bench.training.tables import steps_table
 from cuts.latency.dataset import GAP_NETWORKS
 
 DOCUMENT = Path(__file__).parent / "results.md"

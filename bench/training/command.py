@@ -10,14 +10,12 @@ with parameters and their momentum, and the losses of the first steps. `--budget
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from time import perf_counter
 from typing import Any, TypeAlias
 
-from cuts.bench.tools.markdown import digits, markdown_table
 from cuts.bench.tools.records import (
     Row,
     add_row_options,
@@ -32,6 +30,7 @@ from cuts.ir import CutsError
 
 from .models import MODELS_BY_NAME
 from .steps import WAYS, measure, prepare
+from .tables import steps_table
 
 PRECISIONS = ("bf16", "fp32")
 #: Model, precision and batch.
@@ -71,39 +70,6 @@ def run_case(torch: Any, case: Workload, ways: Sequence[str], budget: float | No
         ours = {"cuts_ms": found["ms"], "budget_s": budget} if way == "cuts" else {"peers": {way: found["ms"]}}
         rows[way] = {**facts, **ours}
     return rows
-
-
-def steps_table(rows: Sequence[Row], number: Callable[[Sequence[Row]], str] = lambda _: "") -> str:
-    """Return a line of times and ratios for each workload, and of the number of its circumstances."""
-    lines: dict[tuple[str, int, str], dict[str, Row]] = {}
-    for row in rows:
-        if "ms" in row:
-            lines.setdefault((row["precision"], row["batch"], row["name"]), {})[row["class"]] = row
-    table, found = [], dict[str, list[tuple[float, float]]]()
-    for (precision, batch, name), ways in sorted(lines.items()):
-        ratio, peak = _ratios(precision, ways)
-        if ratio:
-            found.setdefault(precision, []).append((ratio, peak or 1.0))
-        times = (digits(ways[way]["ms"], 4) if way in ways else None for way in WAYS)
-        table.append([precision, name, batch, *times, digits(ratio), digits(peak), number([*ways.values()])])
-    heads = ["precision", "network", "batch", *(f"{way}, ms" for way in WAYS), "peer / ours", "peak ratio", "no."]
-    means = [
-        f"{precision}: geometric mean {statistics.geometric_mean(r for r, _ in pairs):.3f}, least "
-        f"{min(r for r, _ in pairs):.3f}; peak {statistics.mean(p for _, p in pairs):.3f}, greatest "
-        f"{max(p for _, p in pairs):.3f}"
-        for precision, pairs in found.items()
-    ]
-    return "\n\n".join([markdown_table(heads, table), *means])
-
-
-def _ratios(precision: str, ways: Mapping[str, Row]) -> tuple[float | None, float | None]:
-    """Return peers' time over ours, of Inductor under autocast and of the best one else, and our share of memory."""
-    peers = ("inductor", "autotuned") if precision == "bf16" else ("eager", "inductor", "autotuned")
-    times = [ways[way]["ms"] for way in peers if way in ways]
-    if "cuts" not in ways or not times:
-        return None, None
-    peak = ways["cuts"]["peak_mb"] / ways["inductor"]["peak_mb"] if "inductor" in ways else None
-    return min(times) / ways["cuts"]["ms"], peak
 
 
 def main() -> int:

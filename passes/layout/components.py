@@ -63,7 +63,7 @@ class Component:
         return evolve(self, matching_dims=tuple(dims for dims in through if dims.isdisjoint(reduced | separate)))
 
     def with_rows(self) -> Component:
-        """Return the component without dims that would come behind rows which a statement reduces."""
+        """Return the component without other dims after rows that are reduced."""
         rows = {a.tensor: len(a.indices) - 1 for line in self.lines if (a := _rows_of(line)) is not None}
         kept = (dims for dims in self.matching_dims if all(rows.get(t, d) == d for t, d in dims))
         return evolve(self, matching_dims=tuple(kept))
@@ -92,7 +92,7 @@ def windows(line: StatementAccesses) -> Iterator[Access]:
 
 
 def _rows_of(line: StatementAccesses) -> Access | None:
-    """Return the only read along the one axis that a statement reduces, if it is a tensor's last dim."""
+    """Return the only read along a statement's one reduced axis, if that is its last dim."""
     reduce = line.statement.reduce
     found = [a for a in line.accesses[:-1] if any(not variables(i).isdisjoint(reduce) for i in a.indices)]
     return found[0] if len(found) == len(reduce) == 1 and running(found[0].indices[-1]) == reduce[0] else None

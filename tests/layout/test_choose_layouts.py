@@ -197,7 +197,7 @@ def test_scores_of_odd_length_lie_along_their_rows() -> None:
 
 
 def test_numbers_of_reduced_rows_stay_neighbours() -> None:
-    """A softmax is one kernel, though heads side by side would move 16 bytes at once."""
+    """A softmax is one kernel, though neighbouring heads would be wider."""
     lines = (
         op("t", "transpose", "k", perm=(0, 1, 3, 2)), op("s", "matmul", "q", "t"), op("z", "relu", "s"),
         op("m", "reduce_max", "z", axes=(3,), keepdims=True), op("d", "sub", "z", "m"), op("e", "exp", "d"),

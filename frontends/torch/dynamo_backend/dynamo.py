@@ -114,7 +114,7 @@ def _compile_module(
     direct: list[tuple[TensorFunction, CachedGraph]] = []
     unread: list[CutsError] = []
     notices = _Notices()
-    trained, kinds = wants_gradients(arguments), [*map(type, arguments)]  # what stays holds no argument
+    trained, kinds = wants_gradients(arguments), [*map(type, arguments)]  # closures hold no argument
     later = [trained]  # whether a backward graph follows
 
     def compile_noted(import_graph: CapturedGraph, device: Any) -> ArrayFunction | Choice:
