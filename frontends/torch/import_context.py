@@ -248,7 +248,11 @@ class ImportContext:
 
     def zeros_like(self, value: str) -> Value:
         """Return zeros of a value's type."""
-        return self.constant(np.broadcast_to(np.zeros((), self.types[value].dtype.numpy), self.shape(value)))
+        return self.zeros_of(self.types[value])
+
+    def zeros_of(self, type_: TensorType) -> Value:
+        """Return zeros of a type."""
+        return self.number(0, type_.dtype, type_.shape)
 
     def number(
         self,

@@ -13,6 +13,7 @@ from ...ops import Registry
 from ...ops.language import OpDecl
 from .declared_operator import NAMESPACE, BackwardCall, DeclaredOperator, gradients_of, plain
 from .import_context import Convert, ImportContext, Value
+from .kept_results import KEPT, KEPT_BACKWARD, define_kept, read_kept, read_kept_backward
 from .program import CompileGraph
 
 #: Operators of declarations, by name.
@@ -51,7 +52,15 @@ def _register(made: DeclaredOperator) -> DeclaredOperator:
     torch.library.register_fake(backward, made.fake_backward)
     torch.library.register_autograd(name, made.backward, setup_context=_keyword_only(made))
     torch.library.register_autograd(backward, made.refuse)
+    define_kept(made, NAMESPACE)
     return made
+
+
+def operator_of(target: object, end: str = "") -> DeclaredOperator | None:
+    """Return the declared operator of a call's target, whose name has an end."""
+    space, _, rest = str(target).partition(".")
+    name = rest.removesuffix(".default")
+    return OPERATORS.get(name.removesuffix(end)) if space == NAMESPACE and name.endswith(end) else None
 
 
 def conversion(name: str) -> Convert | None:
@@ -62,6 +71,9 @@ def conversion(name: str) -> Convert | None:
         return None
     if forward is not None:
         return partial(_read_forward, forward)
+    for end, read in ((KEPT_BACKWARD, read_kept_backward), (KEPT, read_kept)):
+        if (made := OPERATORS.get(op.removesuffix(end))) is not None and op.endswith(end):
+            return partial(read, made)
     made = OPERATORS.get(op.removesuffix("_backward"))
     return None if made is None else partial(_read_backward, made)
 
