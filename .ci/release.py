@@ -27,7 +27,7 @@ NOT_IN_WHEEL = re.compile(
 )
 NOT_IN_SOURCE = re.compile(r"(tests|bench/results|\.ci)/|(.*/)?\.[^/]*$")
 #: The library that a wheel for a platform has, beside the tracked files.
-RUNNER = "runtime/native/libcuts_run.so"
+RUNNER = "backends/native/libcuts_run.so"
 #: A user's first commands, in a folder with `examples/rms.*`.
 COMMANDS = (
     "cuts doctor",

@@ -13,9 +13,6 @@ from attrs import frozen
 from ..ir import KernelFunction
 from .device import Array, Device, Launch, Pointer, launch_all
 
-#: Launches that are recorded at most: each takes some hundred bytes of the driver's memory.
-MAX_RECORDED_LAUNCHES = 1 << 17
-
 
 @frozen
 class BlockAddress:
@@ -75,12 +72,8 @@ class LaunchSequence(ABC):
     def launch(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
         """Launch everything on a stream, over blocks at these addresses.
 
-        Where `fixed` is the same object as in the last launch, it is not compared.
-        """
-
-    @abstractmethod
-    def launch_captured(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
-        """Launch everything on a stream that a caller records, and store nothing.
+        Where `fixed` is the same object as in the last launch, it is not compared. A stream that the caller records
+        gets the launches as part of its recording.
 
         Raises `BackendError` where a part of it cannot be recorded.
         """

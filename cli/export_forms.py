@@ -8,10 +8,11 @@ from pathlib import Path
 
 from attrs import evolve, frozen
 
+from ..backends.native import SOURCE_FOLDER
 from ..compile import CompiledPlan
 from ..ir import DType, TensorType, UsageError, quote
 from ..runtime import save_plan
-from ..runtime.native import SOURCE_FOLDER, build_engine_library, write_packed
+from ..runtime.native import build_engine_library, write_packed
 
 #: Suffix of a packed plan.
 SUFFIX = ".cutsplan"

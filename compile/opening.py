@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..backends.native import is_packed
 from ..ir import PlanError
 from ..runtime import DynamicDocument, PlanDocument, ProgramDocument, document_type
-from ..runtime.native import is_packed
 from .plan import CompiledPlan, open_plan
 
 if TYPE_CHECKING:

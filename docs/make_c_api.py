@@ -8,12 +8,12 @@ from pathlib import Path
 from textwrap import wrap
 
 ROOT = Path(__file__).parents[1]
-HEADER = ROOT / "runtime" / "native" / "source" / "cuts_run.h"
+HEADER = ROOT / "backends" / "native" / "source" / "cuts_run.h"
 DOCUMENT = Path(__file__).parent / "reference" / "c_interface.md"
 WIDTH = 120
 HEAD = """# C interface
 
-Written by `docs/make_c_api.py` from `runtime/native/source/cuts_run.h`. `libcuts_run` runs [packed
+Written by `docs/make_c_api.py` from `backends/native/source/cuts_run.h`. `libcuts_run` runs [packed
 plans](plan_format.md#packed-plans) without Python, on CUDA or OpenCL:
 
 ```sh
@@ -27,19 +27,20 @@ The sources are C11 and need no header of a driver; any C compiler builds them:
 cc -std=c11 -D_GNU_SOURCE -O2 -fPIC -fvisibility=hidden -fno-strict-aliasing -pthread -shared *.c -ldl -o libcuts_run.so
 ```
 
-A wheel for a platform has the library, `cuts/runtime/native/libcuts_run.so`; it needs the C library of the machine that
-built the wheel, or a newer one. Programs in `examples/native/` use the library from C, C++ and Rust.
+A wheel for a platform has the library, `cuts/backends/native/libcuts_run.so`; it needs the C library of the machine
+that built the wheel, or a newer one. Programs in `examples/native/` use the library from C, C++ and Rust; on a GPU
+`torch.compile` needs the library, and sessions in Python without it launch kernel by kernel.
 
 * **Memory.** A plan has its constants on the device once; each session has the memory of one run, and state. Kernels
   read inputs and write outputs in the caller's memory, which must be dense, begin at a multiple of 16 bytes, and not
   overlap. A tensor that is part of another one is copied.
-* **State** stays on the device. From 1 MiB its present and next value take turns between two blocks; smaller ones are
-  copied within the recorded graph.
-* **Threads.** Sessions of a plan run concurrently; runs of one session exclude each other. Texts of errors are kept for
-  each thread.
+* **State** stays on the device; from 1 MiB its present and next value take turns between two blocks.
+* **Threads.** Sessions of a plan run concurrently; runs of one session exclude each other. Each thread has its error.
 * **CUDA.** The first run records a graph; later runs launch it, with new addresses where memory moved. The library uses
   the device's primary context, as PyTorch and the CUDA runtime do.
 * **Host memory.** `cuts_session_run_host` takes host memory on any device; on a GPU the session copies it.
+* **OpenCL** is opened by the system's loader, `libOpenCL.so.1`. The one in PyOpenCL's wheel (`cuts_options.library`)
+  works only in processes that import PyOpenCL.
 * **Limits.** Linux on little-endian 64-bit machines. Plans that check indices, plans in stages or for ranges of sizes,
   and routines without a generated kernel cannot be exported. Results that are the same in each run are no tensors and
   have no outputs.

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ..ir import BackendError, install_command
 from ..store import EntryStore, Key
 
 _LOG = logging.getLogger(__name__)
@@ -60,4 +61,9 @@ def _unpack(entry: Mapping[str, bytes] | None) -> dict[str, Any] | None:
 
 @cache
 def _versions() -> dict[str, str]:
-    return {name: metadata.version(name) for name in _FITTED_BY}
+    try:
+        return {name: metadata.version(name) for name in _FITTED_BY}
+    except metadata.PackageNotFoundError as error:
+        raise BackendError(
+            f"latency models need {error.name}, which is not installed", hint=install_command("latency")
+        ) from error

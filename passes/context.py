@@ -8,6 +8,7 @@ from typing import TypeAlias, TypeVar, cast
 from attrs import evolve, field, frozen
 
 from ..ir import (
+    MAX_ELEMENTS,
     PRECISIONS,
     Budget,
     CompileOptions,
@@ -120,7 +121,8 @@ class CompileContext:
         """
         costs, ahead = evaluator or self.evaluator, self.async_cost
         over = lambda: self.overdue() and self.modelled.is_late()  # noqa: E731
-        unwanted = layouts.statements.on_chip
+        types = layouts.statements.programs.types
+        unwanted = layouts.statements.on_chip | {t for t, type_ in types.items() if type_.size > MAX_ELEMENTS}
         made = Partitioner(
             layouts.builder, costs, over=over, least=self.min_seconds, fixed_groups=fixed, unwanted=unwanted
         )

@@ -63,22 +63,12 @@ class ExternalSession:
         """Launch on a stream, all parts or one.
 
         The other inputs, and then blocks of outputs, are at the addresses `moving`; where a part touches none of a
-        block, its address may be anything.
+        block, its address may be anything. Where the caller records the stream, no other launch uses the scratch block
+        in `fixed`.
         """
         with self._lock, self._range:
             for sequence in self._sequences if part is None else self._sequences[part : part + 1]:
                 sequence.launch(fixed, moving, stream)
-
-    def launch_captured(
-        self, fixed: Sequence[int], moving: Sequence[int], stream: int, part: int | None = None
-    ) -> None:
-        """Launch on a stream under capture.
-
-        No other launch uses the scratch block in `fixed`.
-        """
-        with self._lock, self._range:
-            for sequence in self._sequences if part is None else self._sequences[part : part + 1]:
-                sequence.launch_captured(fixed, moving, stream)
 
     def _constant_address(self, share: Share, images: ConstantImages, buffer: str) -> int:
         """Return the address of a constant, uploaded where no other session has it on the device."""

@@ -182,6 +182,7 @@ FLAT: list[Use] = [
     *(uses(op, (2, 3)) for op in ("is_inf", "is_nan")),
     *(uses(op, (3, 4), axis=1, keepdims=False) for op in ("argmax", "argmin")),
     uses("hardmax", (3, 4)),
+    *(uses("nonzero", boolean(7), size=size, fill=-3) for size in (4, 9)),
     *(uses("sort_keys", (3, 4), descending=descending) for descending in (False, True)),
     uses("radix_pass", TensorType(DType.U32, (2, 70)), classes=9, axis=1, low=1, tile=32),
     uses("one_hot", i64(2, 3), classes=4, depth=4, on=2.0, off=-1.0),

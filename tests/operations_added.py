@@ -37,6 +37,7 @@ DIFFERENTIABLE: list[Use] = [
     uses("erfinv_grad", (3, 4), (3, 4)),
     uses("fractional_max_pool", (1, 2, 6, 5), (1, 2, 2), low=0.05, kernel_shape=(2, 2), sizes=(3, 4)),
     uses("mode", (2, 5), axis=1, keepdims=False),
+    uses("segment_sum", (7, 2), i64(4), classes=7, ascending=True),
     *(uses("segment_reduce", (7, 2), i64(7), classes=2, low=0.2, count=2, reduction=how)
       for how in ("sum", "prod", "max", "min")),
 ]  # fmt: skip

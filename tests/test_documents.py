@@ -17,7 +17,7 @@ import cuts
 import pytest
 from attrs import fields as fields_of
 from cuts.backends import known_targets, target_aliases
-from cuts.backends.launch_sequence import MAX_RECORDED_LAUNCHES
+from cuts.backends.native import LAYOUTS
 from cuts.bench.paper import PaperTable, read_table, tables_of
 from cuts.cli.main import COMMANDS, make_parser
 from cuts.cluster.storage.disk import MAX_REQUESTS
@@ -29,7 +29,6 @@ from cuts.ir import DISTRIBUTION, install_command
 from cuts.passes.statements.prefix_scan import MAX_LANE_ROW
 from cuts.passes.statements.sorts import MAX_SORTED_ROW
 from cuts.runtime.files.plan_document import PlanDocument
-from cuts.runtime.native import LAYOUTS
 from cuts.search.tasks.pruning_certificate import MAX_EXACT_POINTS
 from cuts.store.eviction import MAX_BYTES
 
@@ -300,7 +299,6 @@ def test_tables_of_a_document_are_current(path: Path) -> None:
 
 #: Figures of documents that are constants of the code: they cannot differ.
 CONSTANTS_OF_DOCUMENTS = [
-    ("docs/architecture.md", f"up to {MAX_RECORDED_LAUNCHES:,}, are recorded"),
     ("docs/architecture.md", f"beyond {MAX_BYTES >> 30} GiB are deleted"),
     ("docs/schedule_space.md", f"up to {MAX_EXACT_POINTS:,} points are counted whole"),
     ("docs/fusion.md", f"Rows beyond {MAX_LANE_ROW:,} elements"),

@@ -112,6 +112,9 @@ class BindingsDriver:
 
     def __init__(self, bindings: Any = None) -> None:
         self.cu: Any = CheckedCalls(bindings or import_module("cuda.bindings.driver"))
+        #: Path of the driver's library in place of the system's.
+        self.library: str | None = getattr(bindings, "library", None)
+        self.ordinal = 0
         self.device: Any = None
         self.context: Any = None
 
@@ -131,7 +134,7 @@ class BindingsDriver:
 
     def retain(self, ordinal: int) -> None:
         """Open a device, and leave this thread's context as it is."""
-        self.device = self.cu.cuDeviceGet(ordinal)
+        self.ordinal, self.device = ordinal, self.cu.cuDeviceGet(ordinal)
         self.context = self.cu.cuDevicePrimaryCtxRetain(self.device)
 
     def current(self) -> AbstractContextManager[None]:

@@ -12,8 +12,9 @@ from ..array_interface import dense_array_bytes
 from ..compilers import complete_binaries
 from ..device import Array, Buffer, Device, Launch, MemoryPart, Pointer, Timing, owning_launch
 from ..gap_free_timing import EventTimer
-from ..launch_sequence import MAX_RECORDED_LAUNCHES, BoundSequence
+from ..launch_sequence import BoundSequence
 from ..library import DIALECT, Routine
+from ..native import has_native_library
 from .bindings import BindingsDriver, DeviceMemory
 from .driver import check_architecture, driver
 
@@ -141,10 +142,10 @@ class CudaDevice(Device):
     def record(self, sequence: BoundSequence) -> Launch:
         """Record a sequence as a CUDA graph and return its replay.
 
-        The launches are its nodes, with their dependencies and L2 policies, as in PyTorch's memory. By PyCUDA, or with
-        too many launches, nothing is recorded.
+        The launches are its nodes, with their dependencies and L2 policies, as in PyTorch's memory. By PyCUDA, or
+        without the library in C, nothing is recorded.
         """
-        if not isinstance(self._driver, BindingsDriver) or len(sequence.launches) > MAX_RECORDED_LAUNCHES:
+        if not isinstance(self._driver, BindingsDriver) or not has_native_library():
             return sequence.launch
         from .launch_graph import CudaLaunchSequence
 
@@ -152,7 +153,7 @@ class CudaDevice(Device):
         made = CudaLaunchSequence(
             self._driver, arch, sequence.plan, sequence.kernels, sequence.loaded, lambda: self, bound
         )
-        return made.replay([block.address for block in sequence.blocks], self._stream.raw, keep=sequence)
+        return made.replay([block.address for block in sequence.blocks], self._stream.handle, keep=sequence)
 
     @in_context
     def synchronize(self) -> None:

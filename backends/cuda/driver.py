@@ -30,7 +30,8 @@ def driver() -> Driver:
         found.open(int(os.environ.get(ORDINAL_VARIABLE, "0")))
     except ImportError as error:
         raise BackendError(
-            f"running on CUDA needs cuda-bindings or PyCUDA, and a driver: {error}", hint=install_command("cuda")
+            "running on CUDA needs cuda-bindings or PyCUDA, and a driver: neither package is installed",
+            hint=install_command("cuda"),
         ) from error
     except Exception as error:  # the driver's own errors
         if isinstance(error, BackendError) and not isinstance(error, DriverError):

@@ -61,10 +61,6 @@ class OpenCLLaunchSequence(LaunchSequence):
             self._bound.launch()
             self.device.synchronize()
 
-    def launch_captured(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
-        """Launch as usual: a CPU has no recorded streams."""
-        self.launch(fixed, moving, stream)
-
     def _block(self, number: int, address: int) -> Pointer:
         nbytes = self.plan.blocks[number] if number in self._touched else 0  # the others may be anywhere
         return Pointer(self.device.wrap_host_memory(address, nbytes))

@@ -8,6 +8,7 @@ from math import prod
 from attrs import frozen
 
 from ...ir import (
+    LANE_PRODUCTS,
     LANES,
     MMA_INSTRUCTIONS,
     WIDEST_BYTES,
@@ -18,6 +19,7 @@ from ...ir import (
     Item,
     Kernel,
     LaneExchange,
+    LaneProduct,
     Loop,
     MbarrierArrive,
     MbarrierInit,
@@ -107,6 +109,11 @@ def _atom_words(kernel: Kernel) -> int:
     """Return the words of scratch for the matrix instructions of all warps."""
     roots = [r for p in phases(kernel.items) for r in p.roots]
     words = [operand_words(MMA_INSTRUCTIONS[r.instruction]) for r in roots if isinstance(r, Mma)]
+    words += [
+        operand_words(MMA_INSTRUCTIONS[f"m16n8k16_{LANE_PRODUCTS[r.instruction]}"])
+        for r in roots
+        if isinstance(r, LaneProduct)
+    ]
     bodies = (kernel.items, *(loop.body for loop in loops(kernel.items)))
     words += [LANES * EXCHANGED_RESULTS] * any(isinstance(item, LaneExchange) for body in bodies for item in body)
     held = [r for r in roots if isinstance(r, WarpgroupMma) and isinstance(r.a, RegisterRead)]

@@ -19,6 +19,7 @@ from ...ir import (
     Guard,
     Index,
     Initialise,
+    LaneProduct,
     LaneReduce,
     LdMatrix,
     Literal,
@@ -45,6 +46,7 @@ from .atomics import print_atomic_update
 from .ctext import call_text, number_text
 from .dialect import BEGINS, HELD_ROWS, OF_SUMS
 from .index_ctext import guard_text, index_text
+from .lane_products import print_lane_product, unpacking_name
 from .lanes import LaneCombination, LaneScan, LaneSelect, LaneSort, StridedLanes, radix_printer
 from .values import ValuePrinter
 
@@ -103,8 +105,7 @@ class NodePrinter(ValuePrinter):
         vectors = self.names.dialect.vectors[node.memory_dtype.value]
         where = self._vector_place(node, start, len(lanes))
         name = self.names.fresh()
-        row = f"{DType.F32}_of_u{node.bits}" if node.bits else f"{node.dtype}_of_{node.stored}x4"
-        conversion = self.names.dialect.instructions[row] if node.stored else ""
+        conversion = self.names.dialect.instructions[unpacking_name(node)] if node.stored else ""
         if guards:
             (fill,) = vectors.pack([number_text(node.fill, node.memory_dtype, self.names.dialect)] * vectors.per_word)
             self.out.line(
@@ -119,6 +120,8 @@ class NodePrinter(ValuePrinter):
         else:
             self.out.line(f"{where['vector']} {name} = {vectors.load.format(**where)};")
         for place, lane in enumerate(range(count * lanes.start, count * lanes.stop)):
+            if node.dtype is DType.U32 and place % (2 * node.distance) >= node.distance:
+                continue  # the second number of a pair
             text = vectors.element(name, place, conversion, count, node.zero)
             self.out.line(f"{self.lane_text(node, node.axis, lane)} = {text};")
 
@@ -206,6 +209,10 @@ class NodePrinter(ValuePrinter):
             for n in range(axis.extent)
         ]
         self.out.line(dialect.instructions[node.instruction].format(operands=", ".join([*results, *registers])))
+
+    def multiply_lanes(self, node: LaneProduct) -> None:
+        """Print the matrix instructions of a lane's numbers."""
+        print_lane_product(node, self, self.names, self.out)
 
     def multiply_in_place(self, node: WarpgroupMma) -> None:
         """Print a warpgroup's matrix instruction over shared memory."""
@@ -319,6 +326,7 @@ _STATEMENTS: Mapping[type, Callable[[NodePrinter, Any], None]] = {
     WideStore: NodePrinter.wide_store,
     AsyncCopy: NodePrinter.copy,
     Accumulate: NodePrinter.accumulate,
+    LaneProduct: NodePrinter.multiply_lanes,
     Mma: NodePrinter.multiply,
     WarpgroupMma: NodePrinter.multiply_in_place,
     RegisterWrite: NodePrinter.write_register,

@@ -20,6 +20,7 @@ from ...ir import (
     DfgNode,
     IndexNode,
     Initialise,
+    LaneProduct,
     LaneReduce,
     LdMatrix,
     Literal,
@@ -155,7 +156,7 @@ class PhasePrinter:
             o
             for n in unit.nodes
             for o in (n, *operand_nodes(n))
-            if isinstance(o, (RegisterRead, Accumulate, RegisterWrite))
+            if isinstance(o, (RegisterRead, Accumulate, LaneProduct, RegisterWrite))
         )
         along = any(var in variables(i) for o in held for i in o.at)
         return along or any(var in self.boxes[node] for node in (*left, *found))
@@ -167,9 +168,9 @@ class PhasePrinter:
 
     def _meets(self, nodes: Sequence[DfgNode]) -> bool:
         """Return whether threads synchronise in some nodes."""
-        return self.names.dialect.atoms_meet and any(
-            isinstance(n, Mma) or (isinstance(n, WarpgroupMma) and isinstance(n.a, RegisterRead)) for n in nodes
-        )
+        products = [n for n in nodes if isinstance(n, (LaneProduct, Mma, WarpgroupMma))]
+        held = any(not isinstance(n, WarpgroupMma) or isinstance(n.a, RegisterRead) for n in products)
+        return self.names.dialect.atoms_meet and held
 
     def _rest(self, node: DfgNode, opened: tuple[Var, ...]) -> tuple[Var, ...]:
         return tuple(v for v in self.boxes[node] if v not in opened)
@@ -219,7 +220,7 @@ class PhasePrinter:
                 chosen = len(units) - 1
             units[chosen].nodes.append(node)
             place[node] = chosen
-            if isinstance(node, (Accumulate, RegisterWrite)):
+            if isinstance(node, (Accumulate, LaneProduct, RegisterWrite)):
                 written[node.name] = chosen
             if key[0] == "fence":
                 fence = len(units)

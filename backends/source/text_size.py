@@ -15,6 +15,7 @@ from ...ir import (
     AsyncCopy,
     Convert,
     DfgNode,
+    LaneProduct,
     Load,
     Mma,
     Op,
@@ -77,7 +78,7 @@ def unroll_factor(
     """
     moves = sum(size // prod(v.extent for v in vector_axes(n)) for n, size in sizes.items() if isinstance(n, _MOVES))
     limits = (
-        (_UNROLLED_OPERATIONS, sum(size for n, size in sizes.items() if isinstance(n, (Accumulate, Mma)))),
+        (_UNROLLED_OPERATIONS, sum(size for n, size in sizes.items() if isinstance(n, (Accumulate, LaneProduct, Mma)))),
         (_UNROLLED_INSTRUCTIONS, sum(size * _instructions(n, users) for n, size in sizes.items())),
         (_UNROLLED_FETCHES if is_fetch else _UNROLLED_MOVES, moves),
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 from ...backends import choose_target, find_target, open_device
 from ...backends.compilers import toolchains
+from ...backends.native import library_origin
 from ...ir import BackendError
 from ..extras import Extra, find_extras
 from ..options import add_json
@@ -36,6 +37,7 @@ def command(arguments: Namespace) -> int:
         "system": platform.platform(),
         "folder": str(Path(__file__).parents[2]),
         "compilers": [f"{tool.name} {tool.version}" for tool in toolchains()],
+        "libcuts_run": library_origin() or "none: install gcc",
         "devices": {name: _device(target) for name, target in _DEVICES.items()},
         "target": choice.name,
         "note": choice.note,

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...backends import Array, Timing
+from ...backends.native import is_packed
 from ...compile import CompiledPlan
-from ...runtime.native import PackedPlan, is_packed
+from ...runtime.native import PackedPlan
 from ..models import MODEL_OPTIONS, open_plan
 from ..options import add_json, add_model_options, add_seed, count, refuse
 from ..output import AnyPlan, console, is_staged, read_inputs, write_arrays

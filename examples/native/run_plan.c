@@ -2,7 +2,7 @@
  *
  *     cuts compile model.onnx -o model.plan && cuts export model.plan -o model.cutsplan
  *     python -m cuts.runtime.native build
- *     cc -Iruntime/native/source examples/native/run_plan.c -Lbuild -lcuts_run -o run_plan
+ *     cc -Ibackends/native/source examples/native/run_plan.c -Lbuild -lcuts_run -o run_plan
  *
  * Each input is the file NAME.bin of the folder, dense and in its element type; each output is written so. The plan is
  * one for OpenCL, whose kernels use host memory; a plan for CUDA takes addresses of GPU memory in its place.

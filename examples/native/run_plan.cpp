@@ -1,6 +1,6 @@
 // Runs a packed plan on inputs from files: `run_plan PLAN FOLDER [DRIVER]`, as run_plan.c does.
 //
-//     c++ -std=c++17 -Iruntime/native/source examples/native/run_plan.cpp -Lbuild -lcuts_run -o run_plan
+//     c++ -std=c++17 -Ibackends/native/source examples/native/run_plan.cpp -Lbuild -lcuts_run -o run_plan
 #include <cstdio>
 #include <fstream>
 #include <iostream>

@@ -119,10 +119,7 @@ class CompiledFunction:
         """Launch a part, or all of them."""
         opened, stream = held_addresses.opened, current_stream(self.device)
         fixed = held_addresses.fixed_addresses(scratch.data_ptr())
-        if capturing:
-            opened.running.launch_captured(fixed, addresses, stream, part)
-            return
-        if stream not in opened.streams:
+        if not capturing and stream not in opened.streams:
             opened.streams.add(stream)
             kept = (*opened.memory, *(() if opened.scratch is None else (opened.scratch,)))
             for tensor in kept if self.device.type == "cuda" else ():

@@ -14,6 +14,7 @@ from .roots import (
     AsyncCopy,
     DfgNode,
     Initialise,
+    LaneProduct,
     LaneReduce,
     Mma,
     MmaAccumulate,

@@ -104,6 +104,31 @@ class Accumulate:
 
 
 @frozen(cache_hash=True)
+class LaneProduct:
+    """`held[at] += a * b`, summed over `axis` and four neighbouring threads.
+
+    One of the four adds the sum, the others 0. A matrix instruction takes words of two numbers of a half type at a
+    `distance` of elements. It multiplies two of `rows`, a variable of `a` alone, if there is one. Instruction selection
+    makes it of an `Accumulate`.
+    """
+
+    instruction: str
+    name: str
+    at: tuple[Index, ...]
+    a: Value
+    b: Value
+    axis: Var
+    dtype: DType
+    distance: int = 1
+    rows: tuple[Var, ...] = ()
+
+    @property
+    def axes(self) -> tuple[Var, ...]:
+        """Variables over whose elements one node ranges."""
+        return self.axis, *self.rows
+
+
+@frozen(cache_hash=True)
 class MmaAccumulate:
     """`held[at] += a * b`, summed over `over` by a matrix instruction.
 
@@ -241,6 +266,7 @@ Root: TypeAlias = Union[
     VectorStore,
     AsyncCopy,
     Accumulate,
+    LaneProduct,
     MmaAccumulate,
     Mma,
     WarpgroupMma,

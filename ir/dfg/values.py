@@ -119,7 +119,8 @@ class VectorLoad:
     `pieces` counts the elements of each access, in order; several are an aligned vector. Instruction selection makes it
     of a `Load`, or of its conversion from the `stored` type by one of `ir.machine.UNPACKED_CONVERSIONS`. Elements of
     `bits` lie several in a stored byte, the first one in the low bits; `zero` is subtracted from each, and `pieces`
-    count bytes.
+    count bytes. Words of a u32 `dtype` are two numbers of a half type, at a `distance` of elements, at the place of the
+    first one.
     """
 
     space: str
@@ -138,6 +139,11 @@ class VectorLoad:
     def per_byte(self) -> int:
         """Elements along the axis in an element of memory."""
         return 8 // self.bits if self.bits else 1
+
+    @property
+    def distance(self) -> int:
+        """Elements between the numbers of a pair."""
+        return 16 // (self.bits or 8 * self.memory_dtype.size)
 
     @property
     def line(self) -> VectorLoad:

@@ -27,6 +27,7 @@ from .roots import (
     Accumulate,
     AsyncCopy,
     DfgNode,
+    LaneProduct,
     Mma,
     MmaAccumulate,
     RegisterWrite,
@@ -66,6 +67,7 @@ _OPERANDS: Mapping[type, tuple[str, ...]] = {
     WideStore: ("values",),
     VectorStore: ("value", "when"),
     Accumulate: ("value",),
+    LaneProduct: ("a", "b"),
     MmaAccumulate: ("a", "b"),
     Mma: ("a", "b"),
     WarpgroupMma: ("a", "b"),
@@ -86,6 +88,7 @@ _INDICES: Mapping[type, tuple[str, ...]] = {
     VectorStore: ("address", "guards"),
     AsyncCopy: ("address", "start", "guards", "valid"),
     Accumulate: ("at",),
+    LaneProduct: ("at",),
     MmaAccumulate: ("at",),
     Mma: ("results",),
     WarpgroupMma: ("upper", "lower"),
@@ -125,16 +128,13 @@ class BufferAccess:
 
 def buffer_accesses(node: DfgNode) -> tuple[BufferAccess, ...]:
     """Return the accesses of a node itself."""
-    if isinstance(node, VectorLoad):
-        return (BufferAccess(False, node.space, node.buffer, node.memory_dtype),)
-    if isinstance(node, Load):
-        return (BufferAccess(False, node.space, node.buffer, node.dtype),)
+    if isinstance(node, (Load, VectorLoad)):
+        dtype = node.memory_dtype if isinstance(node, VectorLoad) else node.dtype
+        return (BufferAccess(False, node.space, node.buffer, dtype),)
     if isinstance(node, PackedLoad):
         return (BufferAccess(False, node.space, node.buffer, None),)
-    if isinstance(node, LdMatrix):
-        return (BufferAccess(False, "shared", node.buffer, None),)
-    if isinstance(node, SharedMatrix):
-        return (BufferAccess(False, "shared", node.buffer, node.dtype),)
+    if isinstance(node, (LdMatrix, SharedMatrix)):
+        return (BufferAccess(False, "shared", node.buffer, node.dtype if isinstance(node, SharedMatrix) else None),)
     if isinstance(node, (Store, VectorStore, WideStore)):
         return (BufferAccess(True, node.space, node.buffer, node.dtype),)
     if isinstance(node, AsyncCopy):
@@ -183,7 +183,7 @@ def with_operands(node: Node, change: Callable[[Value], Value]) -> Node:
 
 def vector_axes(node: DfgNode) -> tuple[Var, ...]:
     """Return the variables whose elements one instruction node moves."""
-    if isinstance(node, LdMatrix):
+    if isinstance(node, (LaneProduct, LdMatrix)):
         return node.axes
     if isinstance(node, (VectorLoad, VectorStore, AsyncCopy, Accumulate, PackedConvert)) and node.axis is not None:
         return (node.axis,)

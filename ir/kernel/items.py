@@ -12,7 +12,7 @@ from typing import TypeAlias, Union
 from attrs import frozen
 
 from ..affine import Guard, Index, Var
-from ..dfg import LaneReduce, Mma, MmaAccumulate, Root, WarpgroupMma
+from ..dfg import LaneProduct, LaneReduce, Mma, MmaAccumulate, Root, WarpgroupMma
 from ..machine import LANES
 from .bulk_copies import BulkFetch, MbarrierArrive, MbarrierInit, MbarrierWait
 from .synchronisation import (
@@ -119,7 +119,7 @@ def has_synchronisation(items: Sequence[Item]) -> bool:
     """Return whether threads synchronise in some items."""
     for item in items:
         combines = isinstance(item, Phase) and any(
-            isinstance(root, (LaneReduce, MmaAccumulate, Mma, WarpgroupMma)) for root in item.roots
+            isinstance(root, (LaneProduct, LaneReduce, MmaAccumulate, Mma, WarpgroupMma)) for root in item.roots
         )
         if (
             combines

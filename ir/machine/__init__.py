@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from .instructions import (
         COPIES,
         INSTRUCTIONS,
+        LANE_PRODUCTS,
         MATRIX_LOADS,
         MATRIX_ROWS,
         MATRIX_WORDS,
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
         ROW_BYTES,
         UNPACKED_BITS,
         UNPACKED_CONVERSIONS,
+        UNPACKED_PAIRS,
         VECTOR_ADDITIONS,
         WORD_EXTREMES,
         CopyInstruction,

@@ -86,6 +86,15 @@ UNPACKED_CONVERSIONS: Mapping[str, tuple[DType, DType]] = {
 #: Conversions of the numbers of so many bits of a loaded word to floats, less an integer.
 UNPACKED_BITS: Mapping[str, int] = {f"{DType.F32}_of_u{bits}": bits for bits in (1, 2, 4)}
 
+#: Conversions of neighbours of a loaded word to words of two numbers that lie half a word from one another: their type,
+#: their bits, and the type of the numbers, less an integer where they have no sign.
+UNPACKED_PAIRS: Mapping[str, tuple[DType, int, DType]] = {
+    **{f"{DType.BF16}x2_of_u{bits}": (DType.U8, bits, DType.BF16) for bits in (1, 2, 4)},
+    f"{DType.BF16}x2_of_i8": (DType.I8, 8, DType.BF16),
+}
+#: Products of the numbers of each lane, and their type.
+LANE_PRODUCTS: Mapping[str, DType] = {f"lane_products_{DType.BF16}": DType.BF16}
+
 #: Extremes of the bytes of two words: a reduction, and an element type.
 WORD_EXTREMES: Mapping[str, tuple[str, DType]] = {
     f"{combine}_{dtype}x4": (combine, dtype) for combine in ("max", "min") for dtype in (DType.I8, DType.U8)
@@ -102,10 +111,12 @@ INSTRUCTIONS: Mapping[str, frozenset[str]] = {
             *PACKED_CONVERSIONS,
             *UNPACKED_CONVERSIONS,
             *UNPACKED_BITS,
+            *UNPACKED_PAIRS,
+            *LANE_PRODUCTS,
             *WORD_EXTREMES,
         }
     ),
-    "opencl": frozenset(MMA_INSTRUCTIONS),
+    "opencl": frozenset({*MMA_INSTRUCTIONS, *LANE_PRODUCTS}),
 }
 
 

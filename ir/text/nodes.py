@@ -26,6 +26,7 @@ from ..dfg import (
     Convert,
     IndexNode,
     Initialise,
+    LaneProduct,
     LaneReduce,
     LdMatrix,
     Load,
@@ -202,6 +203,10 @@ FORMS: dict[type, Form] = {
     ),
     WideStore: Form("stores <space> <buffer>[<address>]: <dtype> = (<values>){? if <guards>?}"),
     Accumulate: Form("accumulate <name>[<at>]: <dtype> = <combine> of <value>{? over (<over>)?}{? along <axis>?}"),
+    LaneProduct: Form(
+        "multiply_lanes <instruction> <name>[<at>]: <dtype> = <a> * <b> over <axis>{? distance <distance>?}"
+        "{? rows (<rows>)?}"
+    ),
     Mma: Form("mma <instruction> <name>[<results>]: <dtype> = <a> * <b>{? over (<over>)?} registers (<axes>)"),
     WarpgroupMma: Form(
         "warpgroup_mma <instruction> columns <columns>{? pitch <pitch>?} <name>[<upper>][<lower>]: <dtype> = <a> * <b>"

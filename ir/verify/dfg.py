@@ -15,6 +15,7 @@ from ..dfg import (
     AsyncCopy,
     DfgNode,
     IndexNode,
+    LaneProduct,
     LaneReduce,
     LdMatrix,
     Mma,
@@ -196,7 +197,7 @@ def registers(node: DfgNode) -> tuple[str, ...]:
     """Return the name of the reduction whose registers a node uses."""
     return (
         (node.name,)
-        if isinstance(node, (RegisterRead, Accumulate, MmaAccumulate, Mma, WarpgroupMma, LaneReduce))
+        if isinstance(node, (RegisterRead, Accumulate, LaneProduct, MmaAccumulate, Mma, WarpgroupMma, LaneReduce))
         else ()
     )
 

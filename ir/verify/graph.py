@@ -44,16 +44,16 @@ def check_names_are_text(graph: Graph) -> Iterator[VerifyError]:
             yield VerifyError(f"name {quote(name)} is not text: it holds half of a surrogate pair")
 
 
-def type_problem(type_: TensorType) -> str:
+def type_problem(type_: TensorType, stored: bool = True) -> str:
     """Return the fault of an illegal type, or an empty text.
 
-    Faults are the rank, a negative extent, and too many elements.
+    Faults are the rank, a negative extent, and too many elements for a tensor that is `stored`.
     """
     if len(type_.shape) > MAX_RANK:
         return f"expected at most {MAX_RANK} axes, found {len(type_.shape)}"
     if any(extent < 0 for extent in type_.shape):
         return f"expected extents of at least 0, found {list(type_.shape)}"
-    if type_.size > MAX_ELEMENTS:
+    if stored and type_.size > MAX_ELEMENTS:
         return f"expected fewer than 2^31 elements, found {type_.size}"
     return ""
 
@@ -61,10 +61,12 @@ def type_problem(type_: TensorType) -> str:
 def check_types_legal(graph: Graph) -> Iterator[VerifyError]:
     """Every type has valid rank, extents and size.
 
-    At most 8 axes, no negative extents and fewer than 2^31 elements.
+    At most 8 axes and no negative extents; inputs, constants and outputs have fewer than 2^31 elements. Others may have
+    more where one kernel computes and uses them.
     """
+    stored = {*graph.inputs, *graph.constants, *graph.outputs}
     for value, type_ in graph.types.items():
-        if problem := type_problem(type_):
+        if problem := type_problem(type_, value in stored):
             yield VerifyError(f"value {quote(value)}: {problem}")
 
 

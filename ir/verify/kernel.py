@@ -18,6 +18,7 @@ from ..dfg import (
     Accumulate,
     DfgNode,
     Initialise,
+    LaneProduct,
     Load,
     Mma,
     MmaAccumulate,
@@ -321,7 +322,7 @@ def check_threads_alone(kernel: Kernel) -> Iterator[VerifyError]:
         for node in post_order(phase.roots):
             if isinstance(node, (Initialise, RegisterWrite)):
                 shapes[node.name] = node.shape
-            if isinstance(node, (RegisterRead, Accumulate, MmaAccumulate, RegisterWrite)):
+            if isinstance(node, (RegisterRead, Accumulate, LaneProduct, MmaAccumulate, RegisterWrite)):
                 yield from _check_places(phase, node.name, zip(node.at, shapes.get(node.name, ()), strict=False))
             elif isinstance(node, Mma) and node.name in shapes:
                 count = prod(shapes[node.name])

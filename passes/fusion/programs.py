@@ -38,12 +38,15 @@ from ...ops import Instance, Registry
 from ...ops.language import walk_recurrences
 from ..statements import (
     MAX_NETWORK_ROW,
+    IntegerFact,
     Programs,
     Repeat,
     Unit,
     bypass_copies,
     divide_scans,
+    fact_of_array,
     fold_gathers,
+    integer_facts,
     longest_sorted_row,
     make_scatters_atomic,
     make_scatters_deterministic,
@@ -160,8 +163,8 @@ def _leaves(item: Item) -> Iterable[str]:
     return item.writes if isinstance(item, Iteration) else (s.target for s in item)
 
 
-#: Meaning of a node: its instance, the parts of its program, and the sliced program.
-Meaning: TypeAlias = tuple[Instance, tuple[_Part, ...], Sliced]
+#: Meaning of a node: its instance, the parts of its program, the sliced program, and facts of integers by formal name.
+Meaning: TypeAlias = tuple[Instance, tuple[_Part, ...], Sliced, Mapping[str, IntegerFact]]
 
 
 @frozen
@@ -178,15 +181,17 @@ class _Builder:
     cache: dict[object, Meaning] = field(factory=dict)
     deterministic: bool = True
     longest: int = MAX_NETWORK_ROW
+    facts: dict[str, IntegerFact | None] = field(factory=dict)
 
     def units(self, node: Node) -> list[Unit]:
         """Return a node's units over graph values.
 
         Intermediates are named after the node and entered in `types`.
         """
-        instance, parts, sliced = self._instance(node)
+        instance, parts, sliced, facts = self._instance(node)
         pairs = [*zip(instance.inputs, node.inputs, strict=False), *zip(instance.outputs, node.outputs, strict=False)]
         names = {formal: value for formal, value in pairs if formal is not None and value is not None}
+        self.facts.update({names[formal]: fact for formal, fact in facts.items() if formal in names})
         for tensor, type_ in sliced.tensors.items():
             if tensor not in names:
                 names[tensor] = self._unique(f"{node.name}.{tensor}")
@@ -247,7 +252,8 @@ class _Builder:
 
     def _instance(self, node: Node) -> Meaning:
         operands = tuple(None if v is None else self.types[v] for v in node.inputs)
-        key = (node.op, node.declaration, operands, attributes_key(node.attributes))
+        facts = tuple(map(self._fact, node.inputs))
+        key = (node.op, node.declaration, operands, attributes_key(node.attributes), facts)
         if key not in self.cache:
             arrays = self.graph.constants
             known = _Constants({n: arrays[v] for n, v in enumerate(node.inputs) if v is not None and v in arrays})
@@ -255,17 +261,28 @@ class _Builder:
                 instance = self.registry.of(node).instantiate(operands, node.attributes, known)
             except (GraphError, SpecError) as error:
                 raise convert_error(error, GraphError, f"node '{node.name}': ", node.span) from error
+            given = {f: fact for f, fact in zip(instance.inputs, facts, strict=False) if f and fact}
+            derived = integer_facts(instance.program, given)
             program = self._fold_lookups(instance, known)
             program = walk_recurrences(program)
             program = separate_lone_pieces(split_residues(unroll_tables(program)))
             choose_form = make_scatters_deterministic if self.deterministic else make_scatters_atomic
-            program = choose_form(divide_scans(mark_sorts(program, self.longest)))
+            ordered = [tensor for tensor, fact in derived.items() if fact.ordered]
+            program = choose_form(divide_scans(mark_sorts(program, self.longest)), ordered)
             sliced = slice_loops(program)
-            found = evolve(instance, program=program), tuple(_runs_and_loops(program, sliced)), sliced
+            found = evolve(instance, program=program), tuple(_runs_and_loops(program, sliced)), sliced, derived
             if known.used:
                 return found
             self.cache[key] = found
         return self.cache[key]
+
+    def _fact(self, value: str | None) -> IntegerFact | None:
+        """Return the fact of a value of the graph."""
+        if value is None or not self.types[value].dtype.is_int:
+            return None
+        if value not in self.facts and value in self.graph.constants:
+            self.facts[value] = fact_of_array(self.graph.constants[value])
+        return self.facts.get(value)
 
     def _fold_lookups(self, instance: Instance, known: _Constants) -> Program:
         """Return a node's program with evenly stepping lookups in known tables as indices."""

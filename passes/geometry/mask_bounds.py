@@ -121,11 +121,12 @@ def _bounds_of_guards(guards: Iterable[Guard], key: Var) -> list[MaskBound]:
 
 def _begin_of_guard(guard: Guard, key: Var) -> MaskBound | None:
     """Return the begin of rows that a condition on a row and a key gives."""
-    end = _bound_of_guard(guard, key)
-    if end is None or end.data != ZERO:
+    rises = guard.index.coefficient(key) > 0
+    row = _row_of_guard(guard, key)
+    if row is None or row.data != ZERO or (guard.low <= -MAX_DIFFERENCE if rises else guard.high >= MAX_DIFFERENCE):
         return None
-    const = guard.low - guard.index.const if guard.index.coefficient(key) > 0 else guard.index.const - guard.high + 1
-    return evolve(end, const=const, begins=True)
+    const = guard.low - guard.index.const if rises else guard.index.const - guard.high + 1
+    return evolve(row, const=const, begins=True)
 
 
 @lru_cache(maxsize=4096)
@@ -209,7 +210,16 @@ def _integer(value: Expr) -> Index | None:
 
 
 def _bound_of_guard(guard: Guard, key: Var) -> MaskBound | None:
-    """Return the mask bound that a condition on a row and a key gives.
+    """Return the end of rows that a condition on a row and a key gives."""
+    rises = guard.index.coefficient(key) > 0
+    row = _row_of_guard(guard, key)
+    if row is None or (guard.high >= MAX_DIFFERENCE if rises else guard.low <= -MAX_DIFFERENCE):
+        return None
+    return evolve(row, const=guard.high - 1 - guard.index.const if rises else guard.index.const - guard.low)
+
+
+def _row_of_guard(guard: Guard, key: Var) -> MaskBound | None:
+    """Return the mask bound without its constant that a condition on a row and a key gives.
 
     Integers of tensors are read as places, a negative one as a great one, so that a bound only adds them: it may be too
     far, never too near.
@@ -219,11 +229,9 @@ def _bound_of_guard(guard: Guard, key: Var) -> MaskBound | None:
     sign = -1 if step > 0 else 1
     read = [(primary, factor * sign) for primary, factor in terms.items() if isinstance(primary, Indirect)]
     rows = [(primary, factor * sign) for primary, factor in terms.items() if isinstance(primary, Var)]
-    unlimited = guard.high >= MAX_DIFFERENCE if step > 0 else guard.low <= -MAX_DIFFERENCE
-    if not step or unlimited or len(rows) > 1 or len(read) + len(rows) < len(terms) or any(f < 0 for _, f in read):
+    if not step or len(rows) > 1 or len(read) + len(rows) < len(terms) or any(f < 0 for _, f in read):
         return None
     if not rows and not read:
         return None
     row, slope = rows[0] if rows else (ONE_ROW, 0)
-    const = guard.high - 1 - guard.index.const if step > 0 else guard.index.const - guard.low
-    return MaskBound(row, slope, const, abs(step), data=Index(0, tuple(read)))
+    return MaskBound(row, slope, 0, abs(step), data=Index(0, tuple(read)))

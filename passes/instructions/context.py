@@ -23,13 +23,14 @@ class SelectionContext:
     """Alignments, widths and registers of a kernel.
 
     `aligned` are the alignments of tensors in bytes, `longest` is the longest vector of the kernel's types, `shapes`
-    count registers by name, and `instructions` may be chosen.
+    count registers by name, `instructions` may be chosen, and `sums` are registers that may move among lanes.
     """
 
     aligned: Mapping[str, int]
     longest: int
     shapes: Mapping[str, tuple[int, ...]]
     instructions: Collection[str]
+    sums: Collection[str] = ()
 
     @classmethod
     def of(cls, kernel: Kernel, instructions: Collection[str]) -> SelectionContext:

@@ -52,6 +52,7 @@ from ...ir import (
     with_operands,
 )
 from .context import SelectionContext
+from .lane_products import select_lane_product, shared_sums
 from .loaded_bits import select_bits
 from .matrix_loads import select_matrix_load
 from .matrix_products import select_mma, unroll_factor
@@ -73,7 +74,7 @@ MAX_AWAITED_BYTES = 256
 
 def select_instructions(kernel: Kernel, dialect: str) -> Kernel:
     """Return a thread-level kernel over the instructions of a dialect."""
-    context = SelectionContext.of(kernel, INSTRUCTIONS[dialect])
+    context = evolve(SelectionContext.of(kernel, INSTRUCTIONS[dialect]), sums=shared_sums(kernel))
     return evolve(kernel, items=_items(kernel.items, context))
 
 
@@ -90,10 +91,7 @@ def _items(items: Iterable[Item], context: SelectionContext) -> tuple[Item, ...]
 
 @define
 class PhaseSelector:
-    """Instruction selection of one phase.
-
-    `users` are the nodes that read a node, `selected` the values chosen so far.
-    """
+    """Instruction selection of a phase: `users` of nodes, `selected` values."""
 
     phase: Phase
     context: SelectionContext
@@ -125,8 +123,7 @@ class PhaseSelector:
         for node in loads:
             if prod(v.extent for v in self.boxes[node]) * node.dtype.size <= MAX_AWAITED_BYTES:
                 vectors |= {v for place in indirects(node.address) for part in place.parts for v in variables(part)}
-        sums = (r for r in self.phase.roots if isinstance(r, (Accumulate, MmaAccumulate)))
-        reduced = {v for r in sums for v in r.over} - vectors
+        reduced = {v for r in self.phase.roots if isinstance(r, (Accumulate, MmaAccumulate)) for v in r.over} - vectors
         return tuple(v for v in self.phase.unrolled if v in reduced)
 
     def _root(self, root: Root) -> Root:
@@ -141,7 +138,10 @@ class PhaseSelector:
             found = next((k for k in map(self._keep_elements, (found, root)) if k not in (found, root)), found)
         elif isinstance(root, Accumulate):
             whole = evolve(root, value=self._value(root.value))
-            return next(filter(None, (select_extreme(whole, v, self.context) for v in self.boxes[root])), whole)
+            product = select_lane_product(root, self._value, self.boxes, self.context)
+            return product or next(
+                filter(None, (select_extreme(whole, v, self.context) for v in self.boxes[root])), whole
+            )
         if isinstance(found, Store) and (load := self._copy_source(found)):
             return select_copy(found, load, None, self.phase.l1, self.context) or found
         return with_operands(found, self._value)
@@ -205,12 +205,10 @@ class PhaseSelector:
         found: Value | None = select_matrix_load(node, rest, self.phase, self.users) if self.matrices else None
         if isinstance(node, Load) and found is None:
             vectors = () if self.copies else (select_vector_load(node, v, self.context) for v in reversed(rest))
-            windows = (select_window_load(node, v, self.context) for v in rest if self._is_window(node, v))
+            walked = {v for user in self.users.get(node, ()) if isinstance(user, Window) for v in user.axes}
+            windows = (select_window_load(node, v, self.context) for v in rest if v in walked)
             found = next(filter(None, chain(vectors, windows)), None)
         return found or node
-
-    def _is_window(self, node: Load, var: Var) -> bool:
-        return any(isinstance(user, Window) and var in user.axes for user in self.users.get(node, ()))
 
     def _keep_elements(self, node: Root) -> Root:
         """Return a store without the elements that it would write unchanged.

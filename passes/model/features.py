@@ -326,7 +326,7 @@ def _repeat_parts(totals: Totals, segment: Segment, before: Mapping[str, Count],
     """Repeat a segment's counts for each part along one of its axes, the last one of rows; reads that do not depend on
     that axis may hit L1 again.
     """
-    grown = {name: value - before[name] for name, value in totals.sums.items() if name != "body"}
+    grown = {name: value - before[name] for name, value in totals.sums.items() if name not in ("body", "functions")}
     totals.sums.update({name: before[name] + more * turns for name, more in grown.items()})
     for read, moved in totals.traffic.items():
         if segment.axes[axis] not in expr_variables(read):

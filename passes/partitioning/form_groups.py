@@ -7,7 +7,7 @@ from operator import is_
 
 from attrs import evolve
 
-from ...ir import PARTITION_SHARE, FusedGroup
+from ...ir import PARTITION_SHARE, FusedGroup, GraphError, quote, type_problem
 from ..context import CompileContext
 from ..costs import Questions, Workload
 from ..decisions import Decisions, ForeignDecisionsError, Replay
@@ -27,7 +27,7 @@ def form_groups(previous: Layouts, context: CompileContext) -> Partition:
     if context.record is not None:
         replay = _replay(layouts, context, context.record)
         if replay.complete:
-            return _partition(layouts, [*replay.groups.values()], replay)
+            return _partition(layouts, _storable([*replay.groups.values()]), replay)
     kept = () if replay is None else tuple(replay.groups.values())
     found = best = baseline_partition(layouts, context, kept)
     baseline = layouts.statements.source.baseline
@@ -47,7 +47,21 @@ def form_groups(previous: Layouts, context: CompileContext) -> Partition:
         if context.budget.overdue():  # it was not brought to its end
             break
         best = combine_partitions(partitioner, best, found, context.is_faster)
-    return _partition(layouts, best, replay)
+    return _partition(layouts, _storable(best), replay)
+
+
+def _storable(groups: Sequence[Group]) -> Sequence[Group]:
+    """Return groups with results of fewer than 2^31 elements, which kernels can number.
+
+    Raises:
+        GraphError: A larger value has to be stored: no kernel both computes and uses it.
+    """
+    for group in groups:
+        for tensor in group.form.outputs:
+            if problem := type_problem(group.form.tensors[tensor]):
+                hint = "use smaller sizes, or operations that one kernel computes"
+                raise GraphError(f"value {quote(group.tensors[tensor])} has to be stored: {problem}", hint=hint)
+    return groups
 
 
 def _partition(layouts: Layouts, groups: Sequence[Group], replay: Replay | None) -> Partition:

@@ -9,6 +9,7 @@ from .gather_to_slice import (
     tensors_looked_up,
 )
 from .inline import FusionError, Inliner, apply_guards, constant, issue_slots, node_count, split_argument_reduction
+from .integer_facts import IntegerFact, fact_of_array, integer_facts
 from .lone_pieces import separate_lone_pieces
 from .match import DefinedElement, Match
 from .patterns import (

@@ -183,7 +183,8 @@ def _compute_steps(unit: Unit, constants: Mapping[str, Array]) -> Unit:
 
 
 def _computes_elements(statement: Statement) -> bool:
-    return statement.is_pointwise and not isinstance(statement.body, Read)
+    """Return whether a statement sends values, or computes its elements without sums."""
+    return statement.into is not None or (statement.is_pointwise and not isinstance(statement.body, Read))
 
 
 def _is_uniform(table: Array) -> bool:
@@ -215,14 +216,15 @@ def _is_repeated(table: Array, dim: int) -> bool:
 
 
 def _replace_reads(unit: Unit, limits: Mapping[str, tuple[int, int, int, int]], values: Mapping[str, Const]) -> Unit:
-    if unit.repeat is not None or not all(_computes_elements(s) for s in unit.statements):
+    if unit.repeat is not None:
         values = {}
     if not any(t in limits or t in values for s in unit.statements for t in s.tensors_read):
         return unit
 
+    def replace_value(node: Expr) -> Expr:
+        return values.get(node.tensor, node) if isinstance(node, Read) and not node.guards else node
+
     def replace(node: Expr) -> Expr:
-        if isinstance(node, Read) and not node.guards and node.tensor in values:
-            return values[node.tensor]
         if not isinstance(node, Read) or node.guards or node.tensor not in limits:
             return node
         row, column, low, high = limits[node.tensor]
@@ -230,7 +232,8 @@ def _replace_reads(unit: Unit, limits: Mapping[str, tuple[int, int, int, int]], 
         guard = Guard(difference, low, high)
         return Const(True, DType.BOOL) if guard.always else InRange((_one_sided(guard),))
 
-    statements = tuple(evolve(s, body=rebuild(s.body, replace)) for s in unit.statements)
+    bodies = (rebuild(s.body, replace_value) if _computes_elements(s) else s.body for s in unit.statements)
+    statements = tuple(evolve(s, body=rebuild(b, replace)) for s, b in zip(unit.statements, bodies, strict=True))
     left = {t for s in statements for t in s.tensors_read}
     return evolve(
         unit, statements=statements, reads=tuple(t for t in unit.reads if t in left or t not in {*limits, *values})

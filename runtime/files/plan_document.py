@@ -272,9 +272,8 @@ def _content(root: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise PlanError(
-            f"{root} is no plan: it has no plan.json", hint="write one with: cuts compile MODEL -o PLAN"
-        ) from None
+        reason = "it has no plan.json" if root.exists() else "there is no such file or folder"
+        raise PlanError(f"{root} is no plan: {reason}", hint="write one with: cuts compile MODEL -o PLAN") from None
     except (OSError, NotADirectoryError) as error:
         raise PlanError(f"cannot read {path}: {error.strerror}") from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from .library import build_library
+from ...backends.native import build_library
 
 
 def main() -> int:

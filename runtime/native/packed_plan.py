@@ -6,7 +6,7 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from ctypes import byref, c_uint64, c_void_p
+from ctypes import byref, c_uint32, c_uint64, c_void_p
 from functools import cached_property
 from typing import Any
 
@@ -14,10 +14,8 @@ import numpy as np
 from attrs import frozen
 
 from ...backends import Launch
-from ...backends.opencl import choose_device, device_context, opencl_library
-from ...ir import Array, BackendError, TensorType, UsageError, quote
-from ..arrays import checked_inputs, random_inputs
-from .c_interface import (
+from ...backends.native import (
+    DIALECTS,
     INPUT,
     OUTPUT,
     STATE,
@@ -26,10 +24,14 @@ from .c_interface import (
     TensorInfoStruct,
     check_status,
     make_options,
+    native_library,
+    read_dialect,
+    untyped_call,
 )
+from ...backends.opencl import choose_device, device_context, opencl_library
+from ...ir import Array, BackendError, TensorType, UsageError, quote
+from ..arrays import checked_inputs, random_inputs
 from .element_types import DTYPES
-from .library import native_library
-from .records import DIALECTS, read_dialect
 
 #: Environment variable with the number of the device to open.
 ORDINAL_VARIABLE = "CUDA_DEVICE"
@@ -73,8 +75,9 @@ class PackedSession:
         They are in the order of the plan's tensors. On CUDA it is ordered on a stream and does not wait.
         """
         lists, sizes = (_addresses(inputs), _addresses(outputs)), self._plan.sizes
-        arguments = (self._raw, lists[0], sizes[0], len(inputs), lists[1], sizes[1], len(outputs), c_void_p(stream))
-        call, library = self._library.cuts_session_run_pointers, self._library
+        given, results = c_uint32(len(inputs)), c_uint32(len(outputs))
+        arguments = (self._raw, lists[0], sizes[0], given, lists[1], sizes[1], results, c_void_p(stream))
+        call, library = untyped_call(self._library, "cuts_session_run_pointers"), self._library
 
         def launch(owner: PackedSession = self) -> None:
             del owner

@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from attrs import frozen
 
 from ...backends import BlockAddress
+from ...backends.native import NONE
 from ...ir import TensorType
 from ..placement import PlacedPlan, place_over_blocks, tensor_address
 from ..plan import Plan
 from .interface_copies import RowCopy, direct_tensors, row_copies, updated_state
-from .records import NONE
 
 #: Numbers of kinds of blocks and of roles of tensors in a file.
 CONSTANT_BLOCK, SESSION_BLOCK, INPUT_BLOCK, OUTPUT_BLOCK = 0, 1, 2, 3

@@ -23,13 +23,16 @@ from cuts.backends.cuda.bindings import BindingsDriver
 from cuts.backends.cuda.transfers import CudaTransfers
 from cuts.backends.device import Pointer
 from cuts.backends.devices import find_target, open_device
+from cuts.backends.native import library
 from cuts.ir.errors import BackendError
 from cuts.runtime.session import Session
+from cuts.tests.needs import needs_c_compiler
 from cuts.tests.runtime.handmade import COLUMNS, ROWS, example_plan, expected_outputs, random_x
 
 from .fake_bindings import OTHER, FakeBindings
 from .fake_driver import FakeDriver
 
+pytestmark = needs_c_compiler()
 SIZE = ROWS * COLUMNS
 ATTRIBUTES = {
     "COMPUTE_CAPABILITY_MAJOR": 9,
@@ -84,12 +87,22 @@ def run(session: Session, seed: int) -> None:
         np.testing.assert_allclose(session.run({"x": x})[name], want, rtol=0, atol=rounding)
 
 
+def test_sessions_without_the_library_launch_kernel_by_kernel(
+    bindings: FakeDriver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(library, "library_origin", lambda: None)
+    monkeypatch.setattr("cuts.backends.cuda.device.has_native_library", library.has_native_library.__wrapped__)
+    run(Session(example_plan("cuda")), 1)
+    assert "launched kernel by kernel" in caplog.text
+    assert bindings.calls["cuLaunchKernel"] == 6 and not bindings.cuda.lines("graph")
+
+
 def test_a_plan_runs_in_any_thread(bindings: FakeDriver) -> None:
     session = Session(example_plan("cuda"))
     run(session, 0)
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda seed: run(session, seed), range(9)))
-    assert bindings.calls["cuGraphInstantiate"] == 1 and bindings.calls["cuGraphLaunch"] == 20, "two cases a run"
+    assert len(bindings.cuda.lines("graph")) == 1 and len(bindings.cuda.lines("run on")) == 20, "two cases a run"
 
 
 def test_what_is_gone_is_freed(bindings: FakeBindings) -> None:
@@ -162,7 +175,7 @@ def test_missing_packages_are_named_in_the_error(monkeypatch: pytest.MonkeyPatch
         each.cache_clear()
     monkeypatch.setattr(cuda_driver, "BindingsDriver", lambda: missing("cuda"))
     monkeypatch.setattr(cuda_driver, "PycudaDriver", lambda: missing("pycuda"))
-    with pytest.raises(BackendError, match="cuda-bindings or PyCUDA") as caught:
+    with pytest.raises(BackendError, match="neither package is installed") as caught:
         cuda_driver.driver()
     assert caught.value.hint == "pip install 'cuts-compiler[cuda]'"
     cuda_driver.import_driver.cache_clear()

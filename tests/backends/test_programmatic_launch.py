@@ -5,18 +5,18 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cuts.backends.cuda.graph_edges import MAX_EARLY_NODES, PROGRAMMATIC_PORT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ..needs import needs_toolchain
+from ..needs import needs_c_compiler, needs_toolchain
 from .test_arithmetic import machine_code, needs_disassembler
-from .test_concurrent_launches import Recorder, record_launches
+from .test_concurrent_launches import record_launches
 
 GOLDEN = Path(__file__).parent / "golden"
+#: Nodes of a graph with programmatic launches at most (`cuda_graph.c`).
+MAX_EARLY_NODES = 4096
 #: Instructions that read or write memory that other kernels know.
 MEMORY = re.compile(r"\b(LDG|STG|LDGSTS|LD|ST|RED|ATOMG?)\b")
 
@@ -29,44 +29,29 @@ def test_kernels_wait_before_they_touch_memory(file: Path, tmp_path: Path) -> No
     assert not MEMORY.search(before) and MEMORY.search(rest) and "PREEXIT" not in rest
 
 
-class OlderBindings(Recorder):
-    """Bindings for CUDA 12, whose plain names take no data of edges."""
-
-    CUDA_VERSION = 12060
-
-    def cuGraphAddDependencies(self, graph: str, before: Any, after: Any, count: int) -> tuple[int]:  # type: ignore[override]
-        raise AssertionError("the data of edges is lost")
-
-    cuGraphAddDependencies_v2 = Recorder.cuGraphAddDependencies
-
-
-class OldDriver(Recorder):
-    """Driver without data of edges."""
-
-    def cuDriverGetVersion(self) -> tuple[int, int]:
-        return 0, 12020
-
-
-def early_edges(*nodes: str, arch: str = "sm_90", driver: type[Recorder] = Recorder) -> set[tuple[str, str]]:
+def early_edges(*nodes: str, arch: str = "sm_90", old: bool = False) -> set[tuple[str, str]]:
     """The edges of a chain of nodes that hold no launch back."""
-    recorder = record_launches(nodes, [(n - 1,) if n else () for n in range(len(nodes))], driver(), arch)
-    assert set(recorder.edges) == set(pairwise(nodes)), "every edge is there"
-    return {pair for pair, data in recorder.edges.items() if data == (PROGRAMMATIC_PORT, 1)}
+    edges = record_launches(nodes, [(n - 1,) if n else () for n in range(len(nodes))], arch, old)
+    assert set(edges) == set(pairwise(nodes)), "every edge is there"
+    return {pair for pair, is_early in edges.items() if is_early}
 
 
-@pytest.mark.parametrize(("driver", "found"), [(OlderBindings, {("a_waits", "b_waits")}), (OldDriver, set())])
-def test_older_driver_bindings_use_other_call_names(driver: type[Recorder], found: set[Any]) -> None:
-    assert early_edges("a_waits", "b_waits", driver=driver) == found
+@needs_c_compiler()
+def test_old_drivers_hold_launches_back() -> None:
+    assert early_edges("a_waits", "b_waits", old=True) == set()
 
 
+@needs_c_compiler()
 def test_edges_between_own_kernels_delay_no_launch() -> None:
     assert early_edges("a_waits", "b_waits", "c_waits") == {("a_waits", "b_waits"), ("b_waits", "c_waits")}
 
 
+@needs_c_compiler()
 def test_what_does_not_wait_follows_the_end() -> None:
     assert early_edges("a_waits", "gemm", "b_waits") == {("gemm", "b_waits")}
 
 
+@needs_c_compiler()
 @given(st.lists(st.sampled_from(("waits", "gemm", "copy")), min_size=1, max_size=12))
 def test_memory_is_untouched_until_all_predecessors_end(kinds: list[str]) -> None:
     """Law of programmatic launches.
@@ -85,11 +70,13 @@ def test_memory_is_untouched_until_all_predecessors_end(kinds: list[str]) -> Non
         assert seen == set(range(number)), f"{node} may touch memory before {set(range(number)) - seen} have ended"
 
 
+@needs_c_compiler()
 def test_a_long_recording_is_left_as_it_is() -> None:
     assert len(early_edges(*(f"{n}_waits" for n in range(MAX_EARLY_NODES)))) == MAX_EARLY_NODES - 1
     assert early_edges(*(f"{n}_waits" for n in range(MAX_EARLY_NODES + 1))) == set()
 
 
+@needs_c_compiler()
 def test_older_machines_launch_one_after_another() -> None:
     assert early_edges("a_waits", "b_waits", arch="sm_89") == set()
     assert early_edges("a_waits", "b_waits", arch="sm_90a") == {("a_waits", "b_waits")}

@@ -80,4 +80,5 @@ def test_doctor_prints_commands_and_devices(
     values = json.loads(capsys.readouterr().out)
     assert values["target"] == "cuda:device"
     assert values["extras"]["onnx"]["missing"] == []
+    assert values["libcuts_run"]
     assert {"path", "entries", "bytes", "tuning"} <= set(values["cache"])

@@ -1,4 +1,4 @@
-"""Sibling fusion: independent sums over one tensor share one pass."""
+"""Sibling fusion: independent results of one tensor share one pass."""
 
 from __future__ import annotations
 
@@ -162,6 +162,41 @@ def _extreme(dtype: DType, shape: tuple[int, ...]) -> Iterator[np.ndarray[Any, A
 def _name(group: Group, tensor: str) -> str:
     """Return the name of a graph tensor in a group's form."""
     return next(name for name, own in group.tensors.items() if own == tensor)
+
+
+def _halves(rows: int, columns: int, dtype: DType) -> Graph:
+    """Return sums and differences of the halves of rows, as a rotation makes them, and a result of one row less."""
+    make = builder()
+    data, other = make.input(rows, 2 * columns, dtype=dtype), make.input(rows, columns, dtype=dtype)
+    ends = ((0, columns), (columns, 2 * columns))
+    first, second = (make.node("slice", data, starts=(a,), ends=(b,), axes=(1,)) for a, b in ends)
+    outputs = tuple(make.node("add", make.node("mul", x, other), y) for x, y in ((first, second), (second, first)))
+    outputs += (make.node("neg", make.node("slice", other, starts=(1,), ends=(rows,), axes=(0,))),)
+    return Graph("halves", tuple(make.inputs), outputs, dict(make.types), tuple(make.nodes))
+
+
+def test_results_of_one_large_tensor_are_one_pass() -> None:
+    first, *others = _form_groups(_halves(512, 256, DType.F32))
+    assert len(first.form.outputs) == 2
+    assert len(first.form.inputs) == 3, "two halves and the factor"
+    assert len(others) == 1, "rows of another number are no siblings"
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("shape", [(130, 127), (512, 33), (1, 1), (0, 4)], ids=str)
+def test_passes_of_elements_are_right(dtype: DType, shape: tuple[int, int], device: str) -> None:
+    graph = _halves(*shape, dtype)
+    plan = cuts.build(graph, target=device, mode="fusion")
+    inputs: dict[str, Any] = {}
+    for seed, name in enumerate(graph.inputs):
+        values = next(_extreme(dtype, graph.types[name].shape))
+        inputs[name] = np.roll(values, seed) if values.size else values
+    with np.errstate(all="ignore"):
+        found, expected = plan.run(inputs), plan.reference(inputs)
+    for name, value in expected.items():
+        allowed = 4 * tolerance(dtype, 2)
+        np.testing.assert_allclose(found[name].astype(value.dtype), value, rtol=allowed, atol=allowed)
 
 
 def test_an_indirectly_dependent_sum_is_no_sibling() -> None:

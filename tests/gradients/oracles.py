@@ -5,6 +5,7 @@ Each is a function of attributes and operands.
 
 from __future__ import annotations
 
+import itertools
 import math
 
 from .torch_operations import (
@@ -131,6 +132,7 @@ ORACLES: dict[str, Oracle] = {
     "cummax": lambda a, x: torch.cummax(x, a["axis"]).values, "cummin": lambda a, x: torch.cummin(x, a["axis"]).values,
     "logcumsumexp": lambda a, x: torch.logcumsumexp(x, a["axis"]),
     "segment_reduce": segments,
+    "segment_sum": lambda a, x, bounds: torch.stack([x[i:j].sum(0) for i, j in itertools.pairwise(bounds.tolist())]),
     "grouped_matmul": grouped_product,
     "grouped_outer": lambda a, x, y, ends: torch.stack([x[group].T @ y[group] for group in groups(ends)]),
     "fractional_max_pool": lambda a, x, offsets: F.fractional_max_pool2d(

@@ -6,6 +6,7 @@ counts the processed blocks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from attrs import evolve
 from cuts.backends.compilers.cubins import compile_kernels
 from cuts.backends.devices import find_target
-from cuts.ir import Expr, IndexValue, Read, call, rebuild
+from cuts.ir import Const, Expr, IndexValue, Read, call, rebuild
 from cuts.ir.affine import Var, index_value
 from cuts.ir.kernel import Kernel, loops
 from cuts.ir.schedule import Schedule
@@ -141,16 +142,17 @@ def test_rows_that_data_masks_whole_are_zeros(dtype: DType) -> None:
         compare(group, schedule, inputs)
 
 
-def cache_attention(rows: bool) -> FusedGroup:
-    """Attention to keys before a position in memory, with rows or not."""
-    group = group_of(attention((1, 2, 1, 40, 150, 8, 8), mask=TensorType(DType.BOOL, (40, 150))))
-    (mask,) = (t for t in group.inputs if group.tensors[t].shape == (40, 150))
+def attention_where(condition: Callable[[Expr, Expr], Expr], queries: int = 40) -> FusedGroup:
+    """Attention to 150 keys where a condition on row and key holds.
+
+    It may read a position `p` in memory.
+    """
+    group = group_of(attention((1, 2, 1, queries, 150, 8, 8), mask=TensorType(DType.BOOL, (queries, 150))))
+    (mask,) = (t for t in group.inputs if group.tensors[t].shape == (queries, 150))
 
     def place(node: Expr) -> Expr:
-        if not isinstance(node, Read) or node.tensor != mask:
-            return node
-        row, key = map(IndexValue, node.indices)
-        return call("le", key, call("add", row, Read("p", ())) if rows else Read("p", ()))
+        found = isinstance(node, Read) and node.tensor == mask
+        return condition(*map(IndexValue, node.indices)) if isinstance(node, Read) and found else node
 
     first, *others = group.segments
     outputs = tuple(evolve(o, body=rebuild(o.body, place)) for o in first.outputs)
@@ -160,10 +162,28 @@ def cache_attention(rows: bool) -> FusedGroup:
 
 
 @needs_opencl
+def test_windows_by_comparisons_begin_and_end() -> None:
+    """Differences of row and key are compared with both ends."""
+
+    def window(row: Expr, key: Expr) -> Expr:
+        before = call("sub", row, key)
+        return call("and", call("ge", before, Const(0, DType.I64)), call("lt", before, Const(30, DType.I64)))
+
+    group = attention_where(window, 140)
+    assert [bound.begins for bound in mask_bounds(group)] == [False, True]
+    taken = []
+    for schedule in points_in_parts(group, 2):
+        kernel = lower(group, schedule, {}, SMALL_TARGET)
+        taken.append(parts_taken(kernel))
+        compare(group, schedule, arrays(group, 1))
+    assert any(max(parts) < 150 // 30 for parts in taken), "no block takes all parts"
+
+
+@needs_opencl
 @pytest.mark.parametrize("rows", [True, False])
 def test_keys_beyond_a_position_in_memory_are_skipped(rows: bool) -> None:
     """Also where the position lies outside of the cache."""
-    group = cache_attention(rows)
+    group = attention_where(lambda r, key: call("le", key, call("add", r, Read("p", ())) if rows else Read("p", ())))
     (bound,) = mask_bounds(group)
     assert bound is not None and bound.data.terms and (bound.slope == 1) == rows
     schedule = points_in_parts(group, 1)[0]

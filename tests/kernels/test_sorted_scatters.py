@@ -12,14 +12,22 @@ from typing import Any
 import cuts
 import numpy as np
 import pytest
+from attrs import evolve
+from cuts.backends.devices import find_target
+from cuts.compile.driver import build_graph
+from cuts.compile.loading import load_spec
 from cuts.ir import DType, TensorType
+from cuts.ir.compiled import CompileOptions
 from cuts.ops import Registry, evaluate
+from cuts.passes.fusion.programs import build_programs
 from cuts.passes.statements.scatters import (
     deterministic_scatter,
     make_scatters_deterministic,
     place_order,
     sorted_scatter,
 )
+from cuts.tests.fusion.build import graph as lines
+from cuts.tests.fusion.build import op
 from cuts.tests.needs import needs_opencl
 from cuts.tests.ops.test_empty_tensors import graph
 from hypothesis import given, settings
@@ -35,6 +43,7 @@ def sorted_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deterministic_scatter, "MAX_COMPARED_TERMS", 0)
     monkeypatch.setattr(sorted_scatter, "MIN_SORTED_ELEMENTS", 1)
     monkeypatch.setattr(sorted_scatter, "MIN_SORTED_ROW", 1)
+    monkeypatch.setattr(sorted_scatter, "MIN_ORDERED_ELEMENTS", 1)
     monkeypatch.setattr(sorted_scatter, "CHUNK_BITS", 3)
     monkeypatch.setattr(place_order, "LIST_ROWS", 16)
     monkeypatch.setattr(place_order, "MAX_LISTS_PER_ROW", 1 << 20)
@@ -86,6 +95,48 @@ def test_kernels_sum_rows_as_numpy(dtype: DType, special: str, hot: bool) -> Non
     size = np.abs(np.nan_to_num(rows.astype(np.float64), posinf=0, neginf=0)).sum()
     bound = 2 * dtype.element.epsilon * size + 2.0**-24 * size
     np.testing.assert_allclose(first.astype(np.float64), sum_rows(at, rows, x), rtol=0, atol=bound)
+
+
+@given(st.integers(0, 99), st.integers(2, 90), st.integers(2, 9), st.booleans(), st.sampled_from(["", "nan", "both"]))
+@settings(max_examples=8)
+def test_ordered_rows_are_summed_without_a_sort(seed: int, count: int, places: int, hot: bool, special: str) -> None:
+    at, rows = rows_of(seed, count, places, 2, hot, special)
+    at = np.sort(at.clip(0, places - 1), axis=0)
+    types = [TensorType(DType.F64, (places, 2)), TensorType(DType.I64, at.shape), TensorType(DType.F64, rows.shape)]
+    program = Registry.builtin()["scatter_nd"].instantiate(types, {"reduction": "add"}).program
+    found = make_scatters_deterministic(program, ["indices"])
+    assert not any(s.target.endswith(".order") for s in found.statements)
+    result = evaluate(found, {"x": np.ones((places, 2)), "indices": at, "updates": rows})["y"]
+    np.testing.assert_allclose(result, sum_rows(at, rows, np.ones((places, 2))), rtol=1e-12, atol=1e-12)
+
+
+@needs_opencl
+@pytest.mark.parametrize(
+    ("dtype", "lengths"),
+    [(DType.F32, [2, 0, 5, 1, 0, 31]), (DType.BF16, [0, 0, 44]), (DType.F64, [60, 60]), (DType.F16, [0, 3, 1])],
+)
+def test_repeated_places_are_ordered(dtype: DType, lengths: list[int]) -> None:
+    """Sum rows of a matrix in CSR form, some beyond the end."""
+    count, width = sum(lengths) + 3, 3
+    types = {"l": TensorType(DType.I64, (len(lengths),)), "u": TensorType(dtype, (count, width))}
+    types["x"] = TensorType(dtype, (len(lengths), width))
+    types["e"], types["o"] = TensorType(DType.I64, (count + 1,)), TensorType(DType.I64, (len(lengths),))
+    model = lines(
+        types, op("ends", "cumsum", "l", axis=0), op("ended", "scatter_elements", "e", "ends", "o", reduction="add"),
+        op("row", "cumsum", "ended", axis=0), op("own", "slice", "row", starts=(0,), ends=(count,), axes=(0,)),
+        op("at", "reshape", "own", shape=(count, 1)), op("y", "scatter_nd", "x", "at", "u", reduction="add"), out="y",
+    )  # fmt: skip
+    zeros, ones = np.zeros(count + 1, np.int64), np.ones(len(lengths), np.int64)
+    model = evolve(model, inputs=("l", "u", "x"), constants={"e": zeros, "o": ones})
+    assert not any(t.endswith(".order") for t in build_programs(model, Registry.builtin()).types), "no sort"
+    plan = build_graph(model, load_spec([]), find_target("opencl"), CompileOptions())
+    rng = np.random.default_rng(0)
+    u, x = (rng.standard_normal(types[n].shape).astype(dtype.numpy) for n in "ux")
+    first, again = (plan.run({"l": np.array(lengths), "u": u, "x": x})["y"] for _ in range(2))
+    assert first.tobytes() == again.tobytes()
+    at = np.repeat(np.arange(len(lengths)), lengths)[:, None]
+    bound = (2 * dtype.element.epsilon + 2.0**-24) * (np.abs(u.astype(np.float64)).sum() + 1)
+    np.testing.assert_allclose(first.astype(np.float64), sum_rows(at, u[: len(at)], x), rtol=0, atol=bound)
 
 
 @pytest.mark.parametrize("sizes", [(0, 5, 3), (6, 0, 3), (6, 5, 0), (1, 1, 1)], ids=str)

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from cuts.cli import main
 from cuts.cli.machines.predict import short
-from cuts.ir import UsageError
+from cuts.ir import BackendError, UsageError
 
 pytest.importorskip("sklearn", reason="the selection is learned by scikit-learn")
 from cuts import latency
+from cuts.latency import model_cache
 from cuts.latency.compiled_kernels.own_kernels import read_own, unseen_own
 from cuts.latency.compiled_kernels.own_plans import (
     PlannedLaunch,
@@ -160,6 +161,12 @@ def test_bad_commands_are_one_line(capsys: pytest.CaptureFixture[str], arguments
     errors = capsys.readouterr().err
     assert message in errors
     assert len(errors.strip().splitlines()) == 1
+
+
+def test_a_missing_package_is_named_with_its_installation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_cache, "_FITTED_BY", ("numpy", "none-such"))
+    with pytest.raises(BackendError, match="latency models need none-such, which is not installed; pip install"):
+        model_cache._versions.__wrapped__()
 
 
 def test_sizes_of_an_operation_go_by_their_names() -> None:

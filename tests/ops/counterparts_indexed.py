@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,14 @@ def _groups(count: int, ends: Array) -> list[tuple[int, int]] | None:
     if not last or last != sorted(last) or last[0] < 0 or last[-1] > count:
         return None
     return list(zip([0, *last[:-1]], last, strict=True))
+
+
+def _consecutive(_: Attributes, x: Array, bounds: Array) -> Array | None:
+    """NumPy adds up the rows between bounds that are in order."""
+    if _groups(len(x), bounds) is None:
+        return None
+    rows = [x[first:last].sum(0, dtype=np.float64) for first, last in pairwise(bounds)]
+    return np.reshape(rows, (len(bounds) - 1, *x.shape[1:])).astype(x.dtype)
 
 
 def _row_groups(_: Attributes, a: Array, b: Array, ends: Array) -> Array | None:
@@ -74,6 +83,7 @@ def _mode(a: Attributes, x: Array) -> tuple[Array, Array] | None:
 
 #: Operations that count, or combine elements by their segments.
 COUNTS: dict[str, Counterpart] = {
-    "histogram": of_tensors(_histogram), "segment_reduce": _segments, "grouped_matmul": _row_groups,
+    "histogram": of_tensors(_histogram), "segment_reduce": _segments, "segment_sum": _consecutive,
+    "grouped_matmul": _row_groups,
     "grouped_outer": _outer, "mode": _mode,
 }  # fmt: skip

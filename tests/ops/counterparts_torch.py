@@ -236,5 +236,6 @@ TORCH: dict[str, Counterpart] = {
     "reduce_log_sum_exp": of_tensors(
         lambda a, x: torch.logsumexp(x, tuple(a["axes"]), a["keepdims"]) if a["axes"] else None),
     "hardmax": of_tensors(_hardmax),
+    "nonzero": of_tensors(lambda a, x: torch.nonzero_static(x, size=a["size"], fill_value=a["fill"])[:, 0]),
     "frexp": lambda a, x: (np.frexp(x)[0], np.where(np.isfinite(x), np.frexp(x)[1], 0)),
 }  # fmt: skip

@@ -5,21 +5,17 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 from collections.abc import Mapping, Sequence
 from ctypes import byref, c_int64, c_size_t, c_uint64
 from ctypes import c_void_p as address
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from cuts.backends.opencl import choose_device, opencl_library
-from cuts.ir.types import DType
-from cuts.runtime.native import build_library
-from cuts.runtime.native.c_interface import (
+from cuts.backends.native import build_library
+from cuts.backends.native.c_interface import (
     INPUT,
     NO_DEVICE,
     OUTPUT,
@@ -35,15 +31,10 @@ from cuts.runtime.native.c_interface import (
     make_options,
     open_library,
 )
+from cuts.backends.opencl import choose_device, opencl_library
+from cuts.ir.types import DType
 from cuts.runtime.native.element_types import DTYPES
-
-
-@cache
-def scratch_folder() -> Path:
-    """Return a folder that is removed at the end of the process."""
-    folder = TemporaryDirectory(prefix="cuts-native-")
-    atexit.register(folder.cleanup)
-    return Path(folder.name)
+from cuts.tests.backends.fake_cuda import scratch_folder
 
 
 @cache

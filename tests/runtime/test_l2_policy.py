@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import numpy as np
 from attrs import evolve
 from cuts import build
 from cuts.backends import BlockAddress
-from cuts.backends.cuda.bindings import CheckedCalls
-from cuts.backends.cuda.graph_nodes import set_evict_first
 from cuts.ir import Graph, Node, TensorType
 from cuts.ir.types import DType
 from cuts.runtime import place_over_blocks
@@ -64,33 +59,3 @@ def test_calls_in_place_say_which_argument_passes() -> None:
     for number, (tensor, nbytes) in evict_first_tensors(plan).items():
         assert calls[number].evict_first == (plan.steps[number].tensors.index(tensor), nbytes)
         assert isinstance(calls[number].iterations[0][plan.steps[number].tensors.index(tensor)], BlockAddress)
-
-
-class Bindings:
-    """Driver that keeps the attributes that are set."""
-
-    CUaccessPolicyWindow = CUkernelNodeAttrValue = SimpleNamespace
-    CUaccessProperty = SimpleNamespace(CU_ACCESS_PROPERTY_STREAMING="streaming", CU_ACCESS_PROPERTY_NORMAL="normal")
-    CUkernelNodeAttrID = SimpleNamespace(CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW="window")
-    CUdevice_attribute = SimpleNamespace(CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE="most")
-
-    def __init__(self, most: int) -> None:
-        self.most, self.set = most, list[tuple[Any, int, int]]()
-
-    def cuCtxGetDevice(self) -> tuple[int, int]:
-        return 0, 0
-
-    def cuDeviceGetAttribute(self, attribute: str, device: int) -> tuple[int, int]:
-        return 0, self.most
-
-    def cuGraphKernelNodeSetAttribute(self, node: int, attribute: str, value: Any) -> tuple[int]:
-        window = value.accessPolicyWindow
-        self.set.append((node, getattr(window, "base_ptr", 0), window.num_bytes))
-        return (0,)
-
-
-def test_a_node_has_a_window_of_its_own() -> None:
-    bindings = Bindings(900)
-    for each in (bindings, Bindings(0), SimpleNamespace()):
-        set_evict_first(CheckedCalls(each), 3, 512, 300)
-    assert bindings.set == [(3, 512, 300)]

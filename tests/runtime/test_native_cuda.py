@@ -7,8 +7,7 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from ctypes import c_char_p, c_double, c_uint64, c_void_p
-from functools import cache
+from ctypes import c_uint64, c_void_p
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -17,14 +16,17 @@ import cuts
 import numpy as np
 import pytest
 from attrs import evolve
+from cuts.backends.native import compile_c, pack_sequence
 from cuts.ir import DType, Graph, Node, TensorMap, TensorType, verify_graph
 from cuts.runtime import Plan, make_concurrent
-from cuts.runtime.native import compile_c, pack_plan
+from cuts.runtime.native import pack_plan
 from cuts.runtime.native.runner_layout import MIN_SWAPPED_BYTES, layout_of
+from cuts.tests.backends.fake_cuda import FakeCuda, fake_path
+from cuts.tests.backends.test_launch_sequence import KERNELS, PLAN
 from cuts.tests.needs import needs_c_compiler
 
 from .handmade import COLUMNS, ROWS, example_plan, expected_outputs, random_x
-from .native_runner import NativeError, NativePlan, OptionsStruct, aligned_copy, scratch_folder, tensor_list
+from .native_runner import NativeError, NativePlan, OptionsStruct, aligned_copy, tensor_list
 from .test_state import ONES, running_sum
 
 pytestmark = needs_c_compiler()
@@ -40,49 +42,9 @@ LAUNCHING_CALLS = (
 )  # fmt: skip
 
 
-@cache
-def fake_path() -> Path:
-    """Return the library of the driver in C, built once."""
-    path = scratch_folder() / "libfakecuda.so"
-    compile_c(path, [C_FOLDER / "fake_cuda.c"], ["-shared"])
-    return path
-
-
-class Driver:
-    """Driver in C, with the kernels of a plan."""
-
-    def __init__(self) -> None:
-        self.library = ctypes.CDLL(str(fake_path()))
-        self.library.fake_log.restype = c_char_p
-        self.library.fake_busy_seconds.restype = c_double
-        self.library.fake_update_count.restype = c_uint64
-        self.library.fake_reset()
-
-    def declare(self, plan: Plan) -> Driver:
-        """Let the kernels of a plan be found."""
-        for kernel in plan.kernels:
-            kinds = "".join("P" if argument.map is None else "M" for argument in kernel.arguments)
-            self.library.fake_declare(kernel.name.encode(), kinds.encode())
-        return self
-
-    def set(self, capability: int = 90, failing: str = "", idle: bool = False) -> None:
-        """Choose the architecture, a failing call, and whether to log and execute."""
-        self.failing = failing.encode()
-        self.library.fake_set(capability, c_char_p(self.failing), idle, idle)
-
-    def lines(self, word: str) -> list[str]:
-        """Return the recorded calls that begin with a word."""
-        return [line for line in self.library.fake_log().decode().splitlines() if line.startswith(word)]
-
-    @property
-    def live(self) -> int:
-        """Number of objects that were not given back."""
-        return int(self.library.fake_live())
-
-
 @pytest.fixture
-def driver() -> Driver:
-    return Driver()
+def driver() -> FakeCuda:
+    return FakeCuda()
 
 
 def with_cubins(plan: Plan) -> Plan:
@@ -110,7 +72,7 @@ def memory(*shape: int) -> Any:
     return aligned_copy(np.zeros(shape, np.float32))
 
 
-def test_a_graph_is_recorded_once_and_updated(driver: Driver) -> None:
+def test_a_graph_is_recorded_once_and_updated(driver: FakeCuda) -> None:
     native = open_on(driver.declare(cuda_example()) and cuda_example())
     outputs = memory(ROWS, 2 * COLUMNS), memory(ROWS, COLUMNS)
     first, second = aligned_copy(random_x(1)), aligned_copy(random_x(2))
@@ -121,12 +83,12 @@ def test_a_graph_is_recorded_once_and_updated(driver: Driver) -> None:
     assert driver.lines("graph") == ["graph of 4 nodes"]  # three kernels, and the copy of `left`
     assert driver.lines("module") == ["module cubin 00", "module cubin 01"]
     assert driver.lines("run on") == ["run on 0x7"] * 3
-    assert driver.library.fake_update_count() == 2  # of the kernels that read `x`
+    assert driver.update_count == 2  # of the kernels that read `x`
     native.close()
     assert driver.live == 0
 
 
-def test_concurrent_launches_wait_for_their_dependencies(driver: Driver) -> None:
+def test_concurrent_launches_wait_for_their_dependencies(driver: FakeCuda) -> None:
     plan = make_concurrent(cuda_example())
     assert plan is not None
     native = open_on(driver.declare(plan) and plan)
@@ -148,7 +110,7 @@ def perceptron() -> Graph:
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_launches_are_those_of_the_plan(arch: str, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launches_are_those_of_the_plan(arch: str, driver: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cuts.backends.compilers.toolchains", lambda: ())  # no kernel is compiled
     plan = with_cubins(cuts.build(perceptron(), f"cuda:{arch}", precision="bf16").plan)
     driver.declare(plan).set(int(arch[-2:]))
@@ -173,7 +135,7 @@ def test_launches_are_those_of_the_plan(arch: str, driver: Driver, monkeypatch: 
     assert driver.live == 0
 
 
-def test_tensor_maps_are_encoded_again_where_memory_moves(driver: Driver) -> None:
+def test_tensor_maps_are_encoded_again_where_memory_moves(driver: FakeCuda) -> None:
     plan = cuda_example()
     box = TensorMap("m", "a", DType.F32, (COLUMNS, ROWS), (4 * COLUMNS,), (COLUMNS, 2), swizzle=32)
     first, *others = plan.kernels[0].arguments
@@ -188,7 +150,7 @@ def test_tensor_maps_are_encoded_again_where_memory_moves(driver: Driver) -> Non
     native.close()
 
 
-def test_maps_that_walk_are_encoded(driver: Driver) -> None:
+def test_maps_that_walk_are_encoded(driver: FakeCuda) -> None:
     plan = cuda_example()
     walk = {"pixels": (COLUMNS,), "starts": (-1,), "steps": (2,)}
     box = TensorMap("m", "a", DType.F32, (4, 4, 1), (16, 64), (4, 2), **walk)
@@ -209,7 +171,7 @@ def state_plan(size: int = 4) -> Plan:
     return with_cubins(evolve(plan, target=example_plan("cuda").target, kernels=(kernel, *plan.kernels[1:])))
 
 
-def test_state_stays_on_the_device(driver: Driver) -> None:
+def test_state_stays_on_the_device(driver: FakeCuda) -> None:
     plan = state_plan()
     native = open_on(driver.declare(plan) and plan)
     assert native.state(0).tolist() == [0.5] * 4
@@ -232,7 +194,7 @@ def run_once(native: NativePlan) -> None:
     np.testing.assert_array_equal(outputs[0], expected_outputs(x)["y"])
 
 
-def test_large_state_takes_turns_between_two_blocks(driver: Driver) -> None:
+def test_large_state_takes_turns_between_two_blocks(driver: FakeCuda) -> None:
     size = MIN_SWAPPED_BYTES // 4
     plan = state_plan(size)
     native = open_on(driver.declare(plan) and plan)
@@ -246,8 +208,37 @@ def test_large_state_takes_turns_between_two_blocks(driver: Driver) -> None:
     assert driver.live == 0
 
 
+def test_a_recording_repeats_no_turns(driver: FakeCuda) -> None:
+    plan = state_plan(MIN_SWAPPED_BYTES // 4)
+    native = open_on(driver.declare(plan) and plan)
+    x, y = memory(MIN_SWAPPED_BYTES // 4), memory(MIN_SWAPPED_BYTES // 4)
+    driver.library.fake_begin(c_void_p(9))
+    with pytest.raises(NativeError, match=r"CUTS_ERROR_ARGUMENT: state '.*' takes turns between two blocks"):
+        run(native, [x], [y], stream=9)
+    driver.library.fake_end()
+    native.close()
+
+
+def test_missing_functions_and_graphs_are_named(driver: FakeCuda) -> None:
+    content = pack_sequence(PLAN, KERNELS, (False, True), "sm_90")
+    options = OptionsStruct(ctypes.sizeof(OptionsStruct), 0, str(fake_path()).encode())
+    with pytest.raises(NativeError, match="CUTS_ERROR_ARGUMENT: kernel add has no program"):
+        NativePlan(content, options)
+    functions = (c_void_p * 1)(driver.library.fake_declare(b"add", b"PPP"))
+    options.functions = ctypes.cast(functions, c_void_p)
+    native = NativePlan(content, options)
+    with pytest.raises(NativeError, match="launch 0 of 2 is no graph of the caller's"):
+        native.check(native.library.cuts_session_set_graph(native.session, 0, c_void_p(1)))
+    blocks = [memory(8) for _ in PLAN.blocks]
+    pointers, sizes = (c_void_p * 6)(*(b.ctypes.data for b in blocks)), (c_uint64 * 6)(*PLAN.blocks)
+    with pytest.raises(NativeError, match="launch 1 is a graph of the caller's: cuts_session_set_graph gave none"):
+        native.check(native.library.cuts_session_run_pointers(native.session, None, None, 0, pointers, sizes, 6, None))
+    native.close()
+    assert driver.live == 0
+
+
 @pytest.mark.parametrize("call", OPENING_CALLS)
-def test_a_plan_that_fails_to_open_leaks_nothing(call: str, driver: Driver) -> None:
+def test_a_plan_that_fails_to_open_leaks_nothing(call: str, driver: FakeCuda) -> None:
     driver.declare(cuda_example()).set(failing=call)
     with pytest.raises(NativeError, match=r"CUTS_ERROR_DRIVER: CUDA: \w+: CUDA_ERROR_UNKNOWN \(999\)"):
         open_on(cuda_example())
@@ -255,7 +246,7 @@ def test_a_plan_that_fails_to_open_leaks_nothing(call: str, driver: Driver) -> N
 
 
 @pytest.mark.parametrize("call", LAUNCHING_CALLS)
-def test_a_run_after_a_failed_one_begins_anew(call: str, driver: Driver) -> None:
+def test_a_run_after_a_failed_one_begins_anew(call: str, driver: FakeCuda) -> None:
     driver.declare(cuda_example())
     native = open_on(cuda_example())
     driver.set(failing=call)
@@ -268,7 +259,7 @@ def test_a_run_after_a_failed_one_begins_anew(call: str, driver: Driver) -> None
 
 
 @pytest.mark.parametrize(("capability", "is_right"), [(80, False), (86, False), (100, False), (90, True)])
-def test_another_architecture_is_refused(capability: int, is_right: bool, driver: Driver) -> None:
+def test_another_architecture_is_refused(capability: int, is_right: bool, driver: FakeCuda) -> None:
     driver.declare(cuda_example()).set(capability)
     if is_right:
         open_on(cuda_example()).close()
@@ -280,7 +271,7 @@ def test_another_architecture_is_refused(capability: int, is_right: bool, driver
     assert driver.live == 0
 
 
-def test_host_memory_and_large_plans_are_refused(driver: Driver) -> None:
+def test_host_memory_and_large_plans_are_refused(driver: FakeCuda) -> None:
     native = open_on(driver.declare(cuda_example()) and cuda_example())
     with pytest.raises(
         NativeError, match="CUTS_ERROR_TENSOR: a tensor lies on a device of DLPack's type 1, expected 2"
@@ -293,7 +284,7 @@ def test_host_memory_and_large_plans_are_refused(driver: Driver) -> None:
         open_on(evolve(plan, kernels=(kernel, plan.kernels[1])))
 
 
-def test_a_call_takes_little_time_of_the_host(driver: Driver, announce: Any) -> None:
+def test_a_call_takes_little_time_of_the_host(driver: FakeCuda, announce: Any) -> None:
     native = open_on(driver.declare(cuda_example()) and cuda_example())
     x, y, left = aligned_copy(random_x()), memory(ROWS, 2 * COLUMNS), memory(ROWS, COLUMNS)
     run(native, [x], [y, left])

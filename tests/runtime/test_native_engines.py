@@ -12,11 +12,12 @@ from pathlib import Path
 import cuts
 import numpy as np
 import pytest
+from cuts.backends.native import SOURCE_FOLDER, compile_c, library_sources
 from cuts.backends.opencl import opencl_library
 from cuts.cli import main
 from cuts.compile import CompiledPlan
 from cuts.ir import Array
-from cuts.runtime.native import ENGINE_FOLDER, SOURCE_FOLDER, compile_c, library_sources
+from cuts.runtime.native import ENGINE_FOLDER
 from cuts.tests.needs import needs_c_compiler, needs_opencl
 
 pytestmark = [pytest.mark.as_users_build, needs_c_compiler()]

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuts.runtime.native import LAYOUTS, SOURCE_FOLDER, build_library, compile_c, pack_plan, with_header
+from cuts.backends.native import LAYOUTS, SOURCE_FOLDER, build_library, compile_c, with_header
+from cuts.runtime.native import pack_plan
 from cuts.tests.needs import needs_c_compiler, needs_opencl
 
 from . import native_runner

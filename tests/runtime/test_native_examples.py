@@ -12,9 +12,9 @@ from pathlib import Path
 import cuts
 import numpy as np
 import pytest
+from cuts.backends.native import SOURCE_FOLDER, build_library
 from cuts.cli import main
 from cuts.compile import CompiledPlan, load
-from cuts.runtime.native import SOURCE_FOLDER, build_library
 from cuts.tests.needs import needs_c_compiler, needs_opencl
 
 from .native_runner import opencl_options

@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from attrs import evolve
+from cuts.backends.native import compile_c, library_sources, pack_sequence
 from cuts.ir import DType, TensorMap
 from cuts.runtime import Plan, make_concurrent
-from cuts.runtime.native import compile_c, library_sources, write_packed
+from cuts.runtime.native import write_packed
 from cuts.tests.amounts import NIGHTLY
+from cuts.tests.backends.test_launch_sequence import KERNELS, PLAN
 from cuts.tests.needs import needs_c_compiler
 
 from .handmade import COLUMNS, ROWS, example_plan
@@ -34,7 +36,8 @@ def mapped_example() -> Plan:
 
 def test_no_mutation_of_a_plan_crashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plans = [cuda_example(), mapped_example(), make_concurrent(cuda_example()), state_plan(), example_plan()]
-    paths = [tmp_path / f"{number}.cutsplan" for number in range(len(plans) + 1)]
+    paths = [tmp_path / f"{number}.cutsplan" for number in range(len(plans) + 2)]
+    (tmp_path / f"{len(plans)}.cutsplan").write_bytes(pack_sequence(PLAN, KERNELS, (False, True), "sm_90"))
     for plan, path in zip(plans, paths, strict=False):
         assert plan is not None
         write_packed(plan, path)

@@ -9,8 +9,9 @@ from pathlib import Path
 from types import ModuleType
 
 import cuts
+import pytest
 from cuts import compile as facade
-from cuts.ir import DType, Graph, Node, TensorType
+from cuts.ir import DType, Graph, Node, PlanError, TensorType
 from cuts.ir.lazy_exports import typed_imports
 from cuts.tests.needs import needs_opencl
 
@@ -52,6 +53,11 @@ def test_a_plan_runs_without_the_compiler(tmp_path: Path) -> None:
 def run_program(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", text, str(folder / "plan")]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+
+
+def test_a_missing_folder_is_called_so(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=r"gone is no plan: there is no such file or folder"):
+        cuts.load(tmp_path / "gone")
 
 
 def test_lazy_names_are_no_modules() -> None:

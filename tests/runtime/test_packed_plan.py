@@ -8,15 +8,16 @@ from pathlib import Path
 import cuts
 import numpy as np
 import pytest
+from cuts.backends.native import NO_DEVICE, NativeError, library, make_options
 from cuts.ir import PlanError, UsageError
 from cuts.runtime import Session
-from cuts.runtime.native import PackedPlan, library, pack_plan, write_packed
-from cuts.runtime.native.c_interface import NO_DEVICE, NativeError, make_options
+from cuts.runtime.native import PackedPlan, pack_plan, write_packed
+from cuts.tests.backends.fake_cuda import FakeCuda, fake_path
 from cuts.tests.needs import needs_c_compiler, needs_opencl
 
 from .handmade import example_plan, random_x
 from .native_runner import aligned_copy
-from .test_native_cuda import Driver, cuda_example, driver, fake_path, state_plan  # noqa: F401
+from .test_native_cuda import cuda_example, driver, state_plan  # noqa: F401
 
 pytestmark = needs_c_compiler()
 
@@ -60,7 +61,7 @@ def open_on_gpu(plan: cuts.runtime.Plan) -> PackedPlan:
     return PackedPlan(pack_plan(plan), make_options(0, str(fake_path())))
 
 
-def test_a_gpu_gets_copies_of_host_memory(driver: Driver) -> None:  # noqa: F811
+def test_a_gpu_gets_copies_of_host_memory(driver: FakeCuda) -> None:  # noqa: F811
     plan, x = cuda_example(), random_x()
     driver.declare(plan).set()
     packed = open_on_gpu(plan)
@@ -71,7 +72,7 @@ def test_a_gpu_gets_copies_of_host_memory(driver: Driver) -> None:  # noqa: F811
     del packed
 
 
-def test_state_is_read_written_and_reset(driver: Driver) -> None:  # noqa: F811
+def test_state_is_read_written_and_reset(driver: FakeCuda) -> None:  # noqa: F811
     plan = state_plan()
     driver.declare(plan).set()
     session = open_on_gpu(plan).new_session()

@@ -6,7 +6,7 @@ from ....ir import TF32_NEAR
 from .arithmetic import arithmetic_helpers, clamped_conversions, cuda_powers
 from .atomic_text import CUDA_ATOMICS, CUDA_SHARED_ATOMICS, OPENCL_ATOMICS, Atomics
 from .bulk_text import MAP_TYPE, bulk_helpers, cluster_helpers
-from .byte_conversions import bit_conversions, packed_conversions, single_conversions
+from .byte_conversions import bit_conversions, packed_conversions, pair_conversions, single_conversions
 from .dialect import Dialect
 from .float8 import FLOAT8_LOAD, FLOAT8_ROUND, FLOAT8_STORE, FLOATS8, cuda_floats8, opencl_floats8
 from .halves import (
@@ -27,7 +27,7 @@ from .instruction_text import (
     extreme_helpers,
     matrix_load_helpers,
 )
-from .mma_text import emulations, instructions
+from .mma_text import emulations, instructions, lane_products
 from .shared_helpers import byte_packs, index_helpers, ordering_helpers, reinterpretations, vote_helpers
 from .special_functions import half_functions
 from .vectors import CUDA_VECTORS, OPENCL_VECTORS
@@ -109,6 +109,7 @@ _CUDA_HELPERS = (
         **packed_conversions(_DEVICE),
         **single_conversions(_DEVICE),
         **bit_conversions(_DEVICE),
+        **pair_conversions(_DEVICE),
         **copy_helpers(_DEVICE),
         # The rounding to even is one instruction from sm_90 on; before, halves go away from zero.
         "cuts_tf32": f"{_DEVICE} float cuts_tf32(float x) {{\n  unsigned r;\n#if __CUDA_ARCH__ >= 900\n"
@@ -127,6 +128,7 @@ _CUDA_HELPERS = (
         ),
         **matrix_load_helpers(_DEVICE),
         **dict(instructions(_DEVICE, _CUDA_TYPES)),
+        **dict(lane_products(_DEVICE)),
         "cuts_swizzled": swizzle_helper(_DEVICE),
         "cuts_exchange": exchange_helper(_DEVICE),
         **dict(warpgroup_instructions(_DEVICE, _CUDA_TYPES)),

@@ -58,6 +58,9 @@ def cuda_halves(device: str) -> dict[str, str]:
         "cuts_low_bf16": (part, "return __uint_as_float(w << 16);"),
         "cuts_high_bf16": (part, "return __uint_as_float(w & 0xffff0000u);"),
     }
+    # Of numbers that the type has: a compiler makes nothing of it where they are halves of one word.
+    joined = "return __float_as_uint(a) >> 16 | (__float_as_uint(b) & 0xffff0000u);"
+    bodies["cuts_join_bf16"] = (word, joined)
     for name in ("f16", "bf16"):
         bodies[f"cuts_pack_{name}"] = (word, _from_sm80(pack.format(name), pair.format(name)))
         plain = f"return cuts_pack_{name}(cuts_max_f32(a, 0.0f), cuts_max_f32(b, 0.0f));"
@@ -86,6 +89,7 @@ def opencl_halves(device: str) -> dict[str, str]:
             "ushort h[2]; vstore_half(a, 0, (half*)h); vstore_half(b, 1, (half*)h); return h[0] | (uint)h[1] << 16;",
         ),
         "cuts_pack_bf16": ("uint of float a, float b", "return cuts_to_bf16(a) | (uint)cuts_to_bf16(b) << 16;"),
+        "cuts_join_bf16": ("uint of float a, float b", "return as_uint(a) >> 16 | (as_uint(b) & 0xffff0000u);"),
     }
     return _functions(device, bodies)
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from ....ir import (
     COPIES,
+    LANE_PRODUCTS,
     MATRIX_LOADS,
     MIN_COPY_BYTES,
     MMA_INSTRUCTIONS,
@@ -110,6 +111,7 @@ CUDA_INSTRUCTIONS: Mapping[str, str] = {
     **{name: f"{_copy_helper(row)}(&{{d}}[{{di}}], &{{s}}[{{si}}], {{ok}});" for name, row in COPIES.items()},
     **{name: "{d}[{di}] = {ok} ? {s}[{si}] : 0;" for name, row in COPIES.items() if row.nbytes < MIN_COPY_BYTES},
     **{name: f"cuts_{name}({{operands}});" for name, row in MMA_INSTRUCTIONS.items() if not row.reads_shared},
+    **{name: f"cuts_{name}({{operands}});" for name in LANE_PRODUCTS},
     **{name: f"cuts_{name}({{element}}, {{values}});" for name in VECTOR_ADDITIONS},
     **CONVERSION_TEXTS,
     **{name: f"cuts_{name}({{0}}, {{1}})" for name in WORD_EXTREMES},
@@ -136,6 +138,11 @@ OPENCL_INSTRUCTIONS: Mapping[str, str] = {
         name: f"cuts_{name}((__local void*)&atom_scratch[tid / 32 * {operand_words(row)}], tid, {{operands}});"
         for name, row in MMA_INSTRUCTIONS.items()
         if not row.reads_shared
+    },
+    **{
+        name: f"cuts_m16n8k16_{dtype}((__local void*)&atom_scratch[tid / 32 * "
+        f"{operand_words(MMA_INSTRUCTIONS[f'm16n8k16_{dtype}'])}], tid, {{operands}});"
+        for name, dtype in LANE_PRODUCTS.items()
     },
     **{
         row.name + end: f"cuts_{row.name}{end}({{upper}}, {{lower}}, tid, {{columns}}, {{pitch}}, {{a}}, {{b}});"

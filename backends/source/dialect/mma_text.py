@@ -9,7 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ....ir import ELEMENT, LANE, LANES, MMA_INSTRUCTIONS, MatrixFragment, MmaInstruction, as_index, substitute
+from ....ir import (
+    ELEMENT,
+    LANE,
+    LANE_PRODUCTS,
+    LANES,
+    MMA_INSTRUCTIONS,
+    MatrixFragment,
+    MmaInstruction,
+    as_index,
+    substitute,
+)
 from ..index_ctext import index_text
 from .float8 import FLOATS8
 
@@ -47,6 +57,33 @@ def instructions(qualifier: str, types: Mapping[str, str]) -> Iterator[tuple[str
         out, into = ", ".join(f'"+{constraint}"({x})' for x in d), ", ".join(f'"r"({x})' for x in (*a, *b))
         text = f'asm volatile("{name} {", ".join(groups)}, {groups[0]};" : {out} : {into});'
         yield f"cuts_{atom.name}", f"{qualifier} void cuts_{atom.name}({', '.join(parameters)}) {{ {text} }}"
+
+
+def lane_products(qualifier: str) -> Iterator[tuple[str, str]]:
+    """Yield the helpers of CUDA C++ that multiply numbers of lanes.
+
+    Before sm_80 lanes exchange their sums.
+    """
+    for name, dtype in LANE_PRODUCTS.items():
+        sums, rows, pairs = [f"d{n}" for n in range(4)], [f"a{n}" for n in range(4)], ["b0", "b1"]
+        parameters = [*(f"float& {x}" for x in sums), *(f"unsigned {x}" for x in (*rows, *pairs))]
+        term = "cuts_{0}_{1}({2}) * cuts_{0}_{1}({3})"
+        own = []
+        for row in range(2):
+            words = [(half, rows[row + 2 * n], pairs[n]) for n in range(2) for half in ("low", "high")]
+            text = " + ".join(term.format(half, dtype, a, b) for half, a, b in words)
+            own.append(
+                f"float s{row} = {text}; "
+                + "".join(f"s{row} += __shfl_xor_sync(0xffffffffu, s{row}, {n}); " for n in (1, 2))
+                + f"d{2 * row} += s{row}; d{2 * row + 1} += s{row};"
+            )
+        yield (
+            f"cuts_{name}",
+            (
+                f"{qualifier} void cuts_{name}({', '.join(parameters)}) {{\n#if __CUDA_ARCH__ >= 800\n"
+                f"  cuts_m16n8k16_{dtype}({', '.join((*sums, *rows, *pairs))});\n#else\n  {' '.join(own)}\n#endif\n}}"
+            ),
+        )
 
 
 def emulations(qualifier: str, types: Mapping[str, str], space: str, meet: str) -> Iterator[tuple[str, str]]:

@@ -1,10 +1,11 @@
-"""Sibling fusion: groups that sum over one large tensor independently.
+"""Sibling fusion: groups that read one large tensor independently.
 
 Algorithm 1 merges groups that an edge connects. Two sums over one tensor read it once where one kernel computes both:
 
     a[c] = sum_r x[r, c];   b[c] = sum_r x[r, c] * y[r, c]      ->      one pass over x and y
 
-Examples are the sums of a norm's gradient, a mean beside a maximum, and several counts of one tensor.
+Examples are the sums of a norm's gradient, a mean beside a maximum, and several counts of one tensor. Elementwise
+results of one shape likewise: the gradients of a product's factors, or both halves of a rotation.
 """
 
 from __future__ import annotations
@@ -22,13 +23,18 @@ MIN_ELEMENTS, MIN_TERMS = 1 << 14, 32
 def sibling_keys(group: Group) -> frozenset[Hashable]:
     """Return the keys by which groups are siblings.
 
-    They are the large tensors that it sums over, each with the numbers of results and of terms. A contraction has none:
-    it reads its factors in tiles, and another one would need other tiles.
+    They are the large tensors that it reads, each with the numbers of results and of terms. A contraction has none: it
+    reads its factors in tiles, and another one would need other tiles. Nor has a scatter that combines values: it may
+    be privatised alone.
     """
     form = group.form
     (segment, *others) = form.segments
     if others or segment.holds_rows or group.repeat is not None:
         return frozenset()
+    if not segment.reductions:
+        large = _results(segment) >= MIN_ELEMENTS and not any(output.into for output in segment.outputs)
+        found = (t for output in segment.outputs for t in dict.fromkeys(r.tensor for r in reads(output.body)))
+        return frozenset((group.tensors[t], _results(segment), 1) for t in found if large and t in group.tensors)
     own = [r.name for r in segment.reductions]
     if any(is_tiled(r, segment.axes, own) for r in segment.reductions):
         return frozenset()

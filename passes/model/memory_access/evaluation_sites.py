@@ -9,8 +9,18 @@ from typing import Any
 import numpy as np
 from attrs import evolve, field, frozen
 
-from ....ir import Read, Reduction, Segment, TensorType, Var
-from ...geometry import Count, Cover, Geometry, ceil_div, data_end, elements, least, places_of, product
+from ....ir import FloorDiv, Index, Mod, Read, Reduction, Segment, TensorType, Var, primaries
+from ...geometry import (
+    Count,
+    Cover,
+    Geometry,
+    ceil_div,
+    data_end,
+    elements,
+    least,
+    places_of,
+    product,
+)
 from ...lowering import ROW_STEPS, max_window_elements
 
 #: Most loads of a thread in one trip of a loop that is unrolled whole.
@@ -77,7 +87,8 @@ class EvaluationSite:
         """Return the elements that a thread loads in one trip.
 
         It loads each once, unless that exceeds its registers; then each once in each iteration of the outermost of
-        several loops, or, if that is too many as well, for each use.
+        several loops, or, if that is too many as well, for each use. It loads for each use, too, where a loop's last
+        trip is cut, and where quotients of neighbours differ among threads.
         """
         most = max_window_elements(type_.dtype)
         return self._memoise(("loads", read.indices, type_.steps, most), lambda: self._loads(read, type_.steps, most))
@@ -87,13 +98,16 @@ class EvaluationSite:
         if not self.trips or (len(self.trips) == 1 and len(self.rows[0]) > 1):
             return once
         used, runs = places_of(read.indices), self._runs(read)
-        each, many = self.run.dependent(used) * runs, np.greater(once, most)
+        uses, many = self.run.dependent(used) * runs, np.greater(once, most)
         if len(self.trips) == 1:  # a compiler merges equal loads of loops that it unrolls
-            many = many & np.greater(each, UNROLLED_LOADS)
+            each, many = uses, many & np.greater(uses, UNROLLED_LOADS)
         else:
             turn = elements(read, shape, self.step)
-            each = np.where(np.greater(turn, most), each, turn * self.tiles * runs)
-        return np.where(many, np.maximum(once, each), once)
+            each = np.where(np.greater(turn, most), uses, turn * self.tiles * runs)
+        loops = zip(self.rows, self.trips, self.chunks, strict=True)
+        cut = [np.greater(t * c, prod(v.extent for v in loop)) for loop, t, c in loops if not used.isdisjoint(loop)]
+        alone = np.any(cut, axis=0) | _varies_by_thread(read.indices, self.run)
+        return np.where(alone, uses, np.where(many, np.maximum(once, each), once))
 
     def _runs(self, read: Read) -> Count:
         used = places_of(read.indices)
@@ -103,6 +117,23 @@ class EvaluationSite:
     def all_trips(self) -> Count:
         """Trips of all loops."""
         return product(self.trips)
+
+
+def _varies_by_thread(indices: Sequence[Index], cover: Cover) -> Count:
+    """Return where quotients of a thread's neighbours differ by thread.
+
+    Those by 7 of four neighbours each do: no thread's first one is a multiple of 7.
+    """
+    found: Count = False
+    for primary in (p for index in indices for p in primaries(index) if isinstance(p, FloorDiv | Mod)):
+        for variable, factor in primary.num.terms:
+            if isinstance(variable, Var) and variable.extent > 1:
+                run = cover.extents.get(variable, 1)
+                step = np.maximum(1, abs(factor) * run)
+                whole = np.equal(step % primary.den, 0)
+                part = np.equal(primary.den % step, 0) & np.equal(primary.num.const % step, 0)
+                found = found | (np.greater(run, 1) & np.less(run, variable.extent) & ~(whole | part))
+    return found
 
 
 def evaluation_site(geometry: Geometry, which: Sequence[int]) -> EvaluationSite:

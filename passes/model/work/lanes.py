@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from ....ir import MAX_COUNTED_WORDS, MAX_READ_WARPS, RADIX_DIGITS, sorts_by_radix
+from ....ir import (
+    MAX_COUNTED_WORDS,
+    MAX_READ_WARPS,
+    RADIX_DIGITS,
+    DType,
+    Reduction,
+    block_scales,
+    dtype_of,
+    factors,
+    reads,
+    sorts_by_radix,
+)
 from ...geometry import Count, Geometry, ceil_div
 from .totals import Totals
 
+#: Matrix instruction of products of lanes, lanes that share a sum, and its issue slots for each one of multiply-adds.
+LANE_INSTRUCTION, QUAD, PAIRED_SHARE = "m16n8k16_bf16", 4, 0.35
 #: Least instructions that compare and select two words of 64 bits, and that move one from another lane.
 WORD_COMPARED, WORD_MOVED = 5.0, 4.0
 #: Halvings of the interval of a selection of floats, before few keys lie in it; instructions of an element in each, and
@@ -19,8 +34,31 @@ DIGIT_BITS, DIGIT_ISSUE, DIGIT_CHAIN, DIGIT_WAVEFRONTS = 8, 40.0, 25.0, 6.0
 COUNTS_ISSUE, COUNTS_CHAIN = 90.0, 40.0
 
 
-def combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:
-    """Count the reduction across threads.
+def multiply_lanes(
+    totals: Totals, before: Mapping[str, Count], reduction: Reduction, parallel: Count, geometry: Geometry
+) -> None:
+    """Reduce the counts from `before` on for products of lanes.
+
+    Four lanes then have sums, and their scales, in common. All threads add up the sums of all warps of a row.
+    """
+    scales, block = block_scales(reduction.body, reduction.reduce)
+    parts = [part for part in factors(reduction.body) if part not in scales]
+    halves = len(parts) == 2 and {dtype_of(part, totals.group.tensors) for part in parts} == {DType.BF16}
+    halves = halves and any(totals.group.tensors[r.tensor].dtype.is_int for part in parts for r in reads(part))
+    if not halves or reduction.combine != "sum" or LANE_INSTRUCTION not in dict(totals.target.atoms):
+        return
+    vector, quads = geometry.row_vector, np.equal(geometry.reduction_threads % QUAD, 0)
+    paired = quads & np.greater(vector, 1) & (np.equal(block % (QUAD * vector), 0) if block else True)
+    for name in ("issue", "flops"):
+        totals.sums[name] = before[name] + totals.since(name, before) * np.where(paired, PAIRED_SHARE, 1.0)
+    warp = totals.target.warp_size
+    read = parallel * np.where(paired & np.greater(geometry.reduction_threads, warp), geometry.threads / warp, 0.0)
+    totals.add("issue", 2.0 * read * geometry.reduction_threads)
+    totals.add("wavefronts", read * geometry.reduction_threads / warp)
+
+
+def combine_lanes(totals: Totals, parallel: Count, issue: int, geometry: Geometry) -> None:
+    """Count the reduction across threads, by a function of `issue` slots.
 
     There are shuffles within a warp, and one exchange between warps for as many instances as lanes of a warp share one;
     a tree for each where the block has no whole warps, or no lanes of a warp share any.
@@ -32,8 +70,8 @@ def combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:
     together = np.ceil(parallel / inside) * np.where(np.greater(geometry.reduction_threads, inside), 2.0, 0.0)
     several = np.greater(geometry.reduction_threads, 1)
     totals.add("barriers", np.where(several, np.where(tree, parallel * (steps + 2), together), 0.0))
-    totals.add("issue", np.where(several, 2 * parallel * steps * geometry.threads, 0.0))
-    totals.add("chain", np.where(several, parallel * steps, 0.0))
+    totals.add("issue", np.where(several, (1 + issue) * parallel * steps * geometry.threads, 0.0))
+    totals.add("chain", np.where(several, issue * parallel * steps, 0.0))
     shuffled = parallel * np.log2(inside) * ceil_div(geometry.threads, warp)
     totals.add("shuffles", np.where(several & np.logical_not(tree), shuffled, 0.0))
 

@@ -6,12 +6,24 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ....ir import SORT_ORDERS, Call, Expr, Reduction, Segment, dtype_of, key_bits, read_ranks, reads, selection_room
+from ....ir import (
+    COMBINERS,
+    SORT_ORDERS,
+    Call,
+    Expr,
+    Reduction,
+    Segment,
+    dtype_of,
+    key_bits,
+    read_ranks,
+    reads,
+    selection_room,
+)
 from ...geometry import Count, Geometry, StagedTile, product
 from ..memory_access import EvaluationSite, depth_vector
 from ..roofline import memory_reads
 from .fetches import fetch, wait
-from .lanes import combine_lanes, sort_lanes
+from .lanes import combine_lanes, multiply_lanes, sort_lanes
 from .matrix_instructions import add_mma
 from .totals import Totals
 
@@ -33,13 +45,17 @@ def add_reduction(
     fused = reduction.combine == "sum" and isinstance(body, Call) and body.fn == "mul"
     parallel = product(place.thread.sizes[: place.parallel]) * 1.0
     reduced = product(place.thread.sizes[place.parallel :]) * 1.0
-    steps = parallel * reduced * place.all_trips
+    steps, before = parallel * reduced * place.all_trips, dict(totals.sums)
     totals.add("flops", steps * place.threads)
     totals.add("thread_flops", steps)
-    totals.add("issue", steps * place.threads)
+    issue = COMBINERS[reduction.combine].function.issue
+    totals.add("issue", issue * steps * place.threads)
     totals.add("body", parallel * reduced)
-    totals.add("chain", reduced * place.all_trips)
+    totals.add("functions", parallel * reduced * issue if issue > 1 else 0.0)
+    totals.add("chain", issue * reduced * place.all_trips)
     totals.compute(body, place, tuple(staged), fused)
+    if geometry.structure.reduction_threads:
+        multiply_lanes(totals, before, reduction, parallel, geometry)
     vectors: Count = 0.0
     for expr, tile in staged.items():
         fetch(totals, segment, expr, tile, place, geometry)
@@ -59,4 +75,4 @@ def add_reduction(
             bits = key_bits(dtype_of(body, totals.group.tensors))
             sort_lanes(totals, parallel * reduced, reduced * geometry.reduction_threads, geometry, room, bits)
         else:
-            combine_lanes(totals, parallel * stretches, geometry)
+            combine_lanes(totals, parallel * stretches, issue, geometry)

@@ -28,6 +28,7 @@ from ...geometry import (
     Geometry,
     cached_reads,
     ceil_div,
+    is_scattered,
     least,
     places_of,
     product,
@@ -258,7 +259,8 @@ class Totals:
     ) -> None:
         """Count the bytes of touched sectors that stores leave.
 
-        A thread stores `elements` elements with its warp. L2 takes each such sector as a whole.
+        A thread stores `elements` elements with its warp. L2 takes each such sector as a whole. Neighbours are stored
+        near each other where data name their places, too: those of one thread are not stored at once.
         """
         if not self.target.lockstep or geometry.structure.mma:
             return
@@ -266,7 +268,11 @@ class Totals:
         if place.rows:
             lanes = lanes * geometry.reduction_lanes(self.target.warp_size)
         unit = max(1, self.target.sector_bytes // kind.dtype.size)
-        touched = warp_lines(write, kind.steps, unit, place, geometry, self.target)
+        if is_scattered(write):
+            near = product(geometry.vector) * (geometry.row_vector if place.rows else 1)
+            touched = ceil_div(lanes * near, unit)
+        else:
+            touched = warp_lines(write, kind.steps, unit, place, geometry, self.target)
         left = least(touched, lanes * ceil_div(vector, unit)) * unit - lanes * vector
         times = elements / vector * geometry.warps(self.target.warp_size)
         self.add("partial_stores", np.maximum(0.0, left) * times * kind.dtype.size)

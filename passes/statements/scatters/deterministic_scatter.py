@@ -16,7 +16,7 @@ A scatter whose result only combines with another tensor begins with the element
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from math import prod
 
 from attrs import evolve
@@ -47,7 +47,7 @@ from ..patterns import Scattered
 from ..rewriter import Edit, RewriteRule, rewrite_program
 from .counted_scatter import COUNTED_SUM
 from .scatter_rows import arriving_rows, element_of
-from .sorted_scatter import NARROW_SORTED_SUM, SORTED_SUM
+from .sorted_scatter import sorted_sum
 
 #: Most pairs of a term and an element that are compared.
 MAX_COMPARED_PAIRS = 1 << 15
@@ -56,26 +56,27 @@ MAX_COMPARED_PAIRS = 1 << 15
 MAX_COMPARED_TERMS = 4
 
 
-def make_scatters_deterministic(program: Program) -> Program:
+def make_scatters_deterministic(program: Program, ordered: Collection[str] = ()) -> Program:
     """Return an equal program with deterministic scatters.
 
-    Scatters that ask for atomic operations keep them.
+    Scatters that ask for atomic operations keep them. Integers of `ordered` tensors never decrease.
     """
     if not any(s.combines_in_memory for s in program.statements):
         return program
     compared = RewriteRule(Scattered(VALUE_COMBINERS), _compared_type, _compare_terms)
-    program = rewrite_program(rewrite_program(program, compared), SORTED_SUM)
+    program = rewrite_program(rewrite_program(program, compared), sorted_sum(ordered))
     program = rewrite_program(program, COUNTED_SUM)
     return rewrite_program(rewrite_program(program, _in_any_order(atomic=True)), _START)
 
 
-def make_scatters_atomic(program: Program) -> Program:
+def make_scatters_atomic(program: Program, ordered: Collection[str] = ()) -> Program:
     """Return an equal program whose scatters combine floats in any order.
 
-    Few terms are still compared, and long rows of narrow types sorted: atomic sums of these need wider tensors.
+    Few terms are still compared, rows in order summed so, and long rows of narrow types sorted: atomic sums of these
+    need wider tensors.
     """
     compared = RewriteRule(Scattered(VALUE_COMBINERS), _few_pairs, _compare_terms)
-    program = rewrite_program(rewrite_program(program, compared), NARROW_SORTED_SUM)
+    program = rewrite_program(rewrite_program(program, compared), sorted_sum(ordered, narrow=True))
     return rewrite_program(rewrite_program(program, _in_any_order(atomic=None)), _START)
 
 

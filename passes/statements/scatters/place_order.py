@@ -29,7 +29,6 @@ from ....ir import (
     Guard,
     Index,
     IndexValue,
-    Indirect,
     InRange,
     Program,
     Read,
@@ -44,7 +43,7 @@ from ....ir import (
 )
 from ..def_use import DefUse
 from ..prefix_scan import divide_scans
-from .scatter_rows import ScatterRows, index_tests
+from .scatter_rows import ScatterRows, index_tests, looked_up
 
 #: Rows that a list may have in any case, and most lists for each row.
 LIST_ROWS, MAX_LISTS_PER_ROW = 4096, 4
@@ -92,11 +91,12 @@ class PlaceOrder:
         return -(-(self.end + self.longest) // SCAN_PART) * SCAN_PART
 
     def begin(self, place: Index) -> Index:
-        """Return where the rows of a place begin in the order.
-
-        Those of the next place end them.
-        """
+        """Return where the rows of a place begin in the order."""
         return self.list_begin(place * self.shares)
+
+    def end_of(self, place: Index) -> Index:
+        """Return where the rows of a place end in the order."""
+        return self.begin(place + 1)
 
     def list_begin(self, number: Index) -> Index:
         """Return where the rows of a list begin in the order."""
@@ -157,11 +157,6 @@ def _ranks(found: PlaceOrder, i: Var, rank: str, near: str, index: DefUse) -> It
     j = Var("j", found.count)
     row_there = Read(found.lists, (as_index(j) + found.start,))
     yield Statement(found.order, (j,), (looked_up(near, as_index(j), found.count),), row_there, into=ONE_ARRIVAL)
-
-
-def looked_up(tensor: str, place: Index, extent: int) -> Index:
-    """Return an element of a tensor as an index below `extent`."""
-    return Index(0, ((Indirect(tensor, (place,), extent, wraps=False), 1),))
 
 
 def _buckets(rows: ScatterRows, found: PlaceOrder, index: DefUse) -> Statement:

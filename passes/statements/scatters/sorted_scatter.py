@@ -18,7 +18,7 @@ its last rows, where the next chunk goes on with their place; an element adds it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from math import prod
 
 from attrs import field, frozen
@@ -29,6 +29,7 @@ from ....ir import (
     Expr,
     Guard,
     Index,
+    Indirect,
     Read,
     Statement,
     TensorType,
@@ -44,32 +45,57 @@ from ..def_use import DefUse
 from ..match import Match
 from ..patterns import Scattered
 from ..rewriter import RewriteRule
+from .ordered_rows import OrderedRows, order_of_rows, ordered_place
 from .place_order import PlaceOrder, order_places
 from .scatter_rows import ScatterRows, element_of
 
-#: Least elements that arrive, and least of a row, where an order of places pays.
-MIN_SORTED_ELEMENTS, MIN_SORTED_ROW = 1 << 21, 16
+#: Least elements that arrive, and least of a row, where an order of places pays, and least where they are in order.
+MIN_SORTED_ELEMENTS, MIN_SORTED_ROW, MIN_ORDERED_ELEMENTS = 1 << 21, 16, 1 << 16
 #: Exponents of the rows of a chunk, and of the elements of a tensor that has work for all threads: chunks are shorter
 #: where it has fewer.
 CHUNK_BITS, MIN_CHUNK_BITS, FULL_BITS = 7, 4, 19
 
 
-def _sortable_rows(match: Match) -> ScatterRows | None:
-    """Return the rows of a scatter of floats whose places are worth an order."""
-    statement, type_ = match.root, match.index.types[match.root.target]
-    plain = type_.dtype.is_float and statement.combine is None
-    rows = ScatterRows.looked_up(statement, type_) if plain else None
-    if rows is None:
-        return None
-    width = type_.size // max(1, prod(rows.extents))
-    return rows if rows.count * width >= MIN_SORTED_ELEMENTS and width >= MIN_SORTED_ROW else None
+@frozen
+class _Sortable:
+    """Rows of a scatter whose places are worth an order; `at` is the integer whose order they have."""
+
+    rows: ScatterRows
+    at: Indirect | None = None
 
 
-def _sum_sorted_rows(match: Match, rows: ScatterRows) -> Iterator[Statement]:
+def sorted_sum(ordered: Collection[str], narrow: bool = False) -> RewriteRule[_Sortable]:
+    """Return the rule of sums in the order of places.
+
+    Integers of `ordered` tensors have that order. With `narrow`, rows that need a sort are those of narrow types alone.
+    """
+
+    def sortable(match: Match) -> _Sortable | None:
+        statement, type_ = match.root, match.index.types[match.root.target]
+        plain = type_.dtype.is_float and statement.combine is None
+        rows = ScatterRows.looked_up(statement, type_) if plain else None
+        if rows is None:
+            return None
+        width = type_.size // max(1, prod(rows.extents))
+        at = ordered_place(rows, match.index, ordered)
+        if at is not None:
+            return _Sortable(rows, at) if rows.count * width >= MIN_ORDERED_ELEMENTS else None
+        worth = rows.count * width >= MIN_SORTED_ELEMENTS and width >= MIN_SORTED_ROW
+        return _Sortable(rows) if worth and not (narrow and type_.dtype.accumulator is type_.dtype) else None
+
+    return RewriteRule(Scattered(("sum",)), sortable, _sum_sorted_rows)
+
+
+def _sum_sorted_rows(match: Match, found: _Sortable) -> Iterator[Statement]:
     """Yield the statements of a scatter that sums rows in the order of their places."""
-    order, statements = order_places(match.root, rows, match.index)
+    root, rows, index = match.root, found.rows, match.index
+    order: PlaceOrder | OrderedRows
+    if found.at is None:
+        order, statements = order_places(root, rows, index)
+    else:
+        order, statements = order_of_rows(root.target, rows, found.at, index)
     yield from statements
-    yield from _SortedSum(match.root, rows, match.index, order).statements()
+    yield from _SortedSum(root, rows, index, order).statements()
 
 
 @frozen
@@ -82,7 +108,7 @@ class _SortedSum:
     statement: Statement
     rows: ScatterRows
     index: DefUse
-    order: PlaceOrder
+    order: PlaceOrder | OrderedRows
     own: dict[int, Var] = field(init=False)
     columns: tuple[Var, ...] = field(init=False)
 
@@ -126,7 +152,7 @@ class _SortedSum:
         yield self._numbered_rows(terms)
         axes, write = element_of(self._type)
         place = linearise([write[n] for n in self.rows.dims], row_major(self.rows.extents))
-        begin, end = self.order.begin(place), self.order.begin(place + 1)
+        begin, end = self.order.begin(place), self.order.end_of(place)
         last = clamp(end - 1, 0, self.rows.count - 1) // self._chunk
         tail = begin + clamp(last * self._chunk - begin, 0, self.rows.count) if self._chunks else begin
         step, total = Var("i", min(self._chunk, self.rows.count)), self._add("total", self._wide, self._type.shape)
@@ -168,14 +194,3 @@ class _SortedSum:
         number = first + clamp(begin - first, 0, self._chunk) + step
         axes = (chunk, *self.columns)
         return self._sum(parts, axes, tuple(map(as_index, axes)), self._term(terms, number, after), step)
-
-
-def _narrow_rows(match: Match) -> ScatterRows | None:
-    """Return the rows of a scatter whose sums need a wider type than its own."""
-    dtype = match.index.types[match.root.target].dtype
-    return _sortable_rows(match) if dtype.accumulator is not dtype else None
-
-
-SORTED_SUM, NARROW_SORTED_SUM = (
-    RewriteRule(Scattered(("sum",)), rows, _sum_sorted_rows) for rows in (_sortable_rows, _narrow_rows)
-)

@@ -14,7 +14,7 @@
 
 #include "cuts_run.h"
 
-enum { MAX_DEVICES = 64 };
+enum { MAX_DEVICES = 64, MAX_MESSAGE = 8192 };
 
 /* Leaves the calling function with the error of a call that failed. */
 #define TRY_TRITON(call)                    \
@@ -48,7 +48,7 @@ typedef struct request_tensors {
 } request_tensors;
 
 static TRITONSERVER_Error *refuse(TRITONSERVER_Error_Code code, const char *name, const char *text) {
-    char message[512];
+    char message[MAX_MESSAGE];
     snprintf(message, sizeof message, "'%s' %s", name, text);
     return TRITONSERVER_ErrorNew(code, message);
 }

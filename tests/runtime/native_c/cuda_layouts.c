@@ -49,7 +49,7 @@ SAME((int)CUDA_PORT_PROGRAMMATIC, (int)CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC);
 SAME((int)CUDA_EDGE_PROGRAMMATIC, (int)CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC);
 SAME((int)CUDA_MAP_BYTES, (int)sizeof(CUtensorMap));
 
-/* Numbers that a packed plan has of tensor maps (runtime/native/packing.py). */
+/* Numbers that a packed plan has of tensor maps (backends/native/launch_records.py). */
 SAME((int)CU_TENSOR_MAP_DATA_TYPE_UINT8, 0);
 SAME((int)CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 6);
 SAME((int)CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 7);

@@ -18,6 +18,7 @@ enum { MAX_KERNELS = 4096, MAX_PARAMETERS = 64, MAX_NAME = 128, MAX_DEPENDENCIES
 
 typedef struct fake_kernel {
     char name[MAX_NAME], kinds[MAX_PARAMETERS];
+    void (*run)(const uint64_t *values); /* or null */
 } fake_kernel;
 
 typedef struct fake_module {
@@ -25,13 +26,14 @@ typedef struct fake_module {
 } fake_module;
 
 typedef struct fake_node {
-    char kind; /* K: kernel, C: copy, E: empty */
+    char kind; /* K: kernel, C: copy, E: empty, G: graph */
     cuda_kernel_params kernel;
     cuda_copy_params copy;
     uint64_t values[MAX_PARAMETERS];
     struct fake_node **waits;
     size_t wait_count;
-    int has_run;
+    int is_early, has_run;
+    struct fake_graph *child;
 } fake_node;
 
 typedef struct fake_graph {
@@ -48,6 +50,10 @@ static const char *failing = "";
 static double busy_seconds;
 static int is_quiet, is_idle; /* without a log; without execution of graphs */
 static uint64_t update_count;
+static cuda_stream captured_stream;
+static fake_graph *captured; /* what a test records on that stream */
+static cuda_node front[MAX_DEPENDENCIES];
+static size_t front_count;
 
 static void note(const char *format, ...) {
     if (is_quiet) return;
@@ -77,6 +83,7 @@ FAKE void fake_reset(void) {
     failing = "";
     is_quiet = is_idle = 0;
     update_count = 0;
+    captured = NULL;
     live_allocations = live_modules = live_graphs = context_depth = 0;
     if (text) *text = 0;
 }
@@ -85,9 +92,17 @@ FAKE const char *fake_log(void) {
     return text && text_used ? text : "";
 }
 
-FAKE void fake_declare(const char *name, const char *kinds) {
-    snprintf(kernels[kernel_count].name, MAX_NAME, "%s", name);
-    snprintf(kernels[kernel_count++].kinds, MAX_PARAMETERS, "%s", kinds);
+FAKE void *fake_declare(const char *name, const char *kinds) {
+    fake_kernel *made = kernels + kernel_count++;
+    snprintf(made->name, MAX_NAME, "%s", name);
+    snprintf(made->kinds, MAX_PARAMETERS, "%s", kinds);
+    made->run = NULL;
+    return made;
+}
+
+/* Lets a kernel run a function over the values of its parameters. */
+FAKE void fake_define(void *kernel, void (*run)(const uint64_t *)) {
+    ((fake_kernel *)kernel)->run = run;
 }
 
 FAKE void fake_set(int new_capability, const char *new_failing, int quiet, int idle) {
@@ -280,7 +295,10 @@ static void run_kernel(const cuda_kernel_params *params, const uint64_t *values)
          params->block[0], params->block[1], params->block[2], params->shared_bytes);
     for (int n = 0; kernel->kinds[n]; n++) note(" %llx", (unsigned long long)values[n]);
     note("\n");
-    if (*kernel->kinds) run_known(kernel, values);
+    if (kernel->run)
+        kernel->run(values);
+    else if (*kernel->kinds)
+        run_known(kernel, values);
 }
 
 /* Reads the parameters now, as the driver does. Of a tensor map this is the address that it was encoded for. */
@@ -340,17 +358,18 @@ FAKE cuda_result cuGraphCreate(cuda_graph *graph, unsigned flags) {
     return 0;
 }
 
-static void free_nodes(fake_graph *graph) {
+static void free_graph(fake_graph *graph) {
     for (size_t n = 0; n < graph->count; n++) {
+        if (graph->nodes[n]->child) free_graph(graph->nodes[n]->child);
         free(graph->nodes[n]->waits);
         free(graph->nodes[n]);
     }
     free(graph->nodes);
+    free(graph);
 }
 
 FAKE cuda_result cuGraphDestroy(cuda_graph graph) {
-    free_nodes((fake_graph *)graph);
-    free(graph);
+    free_graph((fake_graph *)graph);
     live_graphs--;
     return 0;
 }
@@ -402,6 +421,36 @@ FAKE cuda_result cuGraphAddEmptyNode(cuda_node *made, cuda_graph graph, const cu
     return 0;
 }
 
+/* Returns the nodes in order without their edges. */
+static fake_graph *clone(const fake_graph *graph) {
+    fake_graph *made = calloc(1, sizeof *made);
+    made->nodes = calloc(graph->count + 1, sizeof *made->nodes);
+    for (made->count = 0; made->count < graph->count; made->count++) {
+        fake_node *node = made->nodes[made->count] = malloc(sizeof *node);
+        *node = *graph->nodes[made->count];
+        node->waits = NULL;
+        node->wait_count = 0;
+    }
+    return made;
+}
+
+FAKE cuda_result cuGraphAddChildGraphNode(cuda_node *made, cuda_graph graph, const cuda_node *waits, size_t count,
+                                          cuda_graph child) {
+    WITHIN_CONTEXT(cuGraphAddChildGraphNode);
+    add_node((fake_graph *)graph, 'G', waits, count, made)->child = clone((fake_graph *)child);
+    return 0;
+}
+
+FAKE cuda_result cuGraphExecChildGraphNodeSetParams(cuda_executable executable, cuda_node node, cuda_graph child) {
+    (void)executable;
+    WITHIN_CONTEXT(cuGraphExecChildGraphNodeSetParams);
+    free_graph(((fake_node *)node)->child);
+    ((fake_node *)node)->child = clone((fake_graph *)child);
+    update_count++;
+    return 0;
+}
+
+#ifndef OLD_DRIVER
 FAKE cuda_result cuGraphAddDependencies_v2(cuda_graph graph, const cuda_node *from, const cuda_node *to,
                                            const cuda_edge *edges, size_t count) {
     (void)graph;
@@ -410,8 +459,39 @@ FAKE cuda_result cuGraphAddDependencies_v2(cuda_graph graph, const cuda_node *fr
         int is_early = edges[n].from_port == 1 && edges[n].type == 1 && !edges[n].to_port;
         if (!is_early || before->kind != 'K' || after->kind != 'K' || after->wait_count) return 1;
         add_waits(after, from + n, 1);
+        after->is_early = 1;
         note("early edge\n");
     }
+    return 0;
+}
+
+FAKE cuda_result cuStreamGetCaptureInfo_v3(cuda_stream stream, int *state, uint64_t *id, cuda_graph *graph,
+                                           const cuda_node **nodes, const cuda_edge **edges, size_t *count) {
+    WITHIN_CONTEXT(cuStreamGetCaptureInfo_v3);
+    if (!captured || stream != captured_stream || id) return 1;
+    *state = CUDA_CAPTURE_ACTIVE;
+    *graph = (cuda_graph)captured;
+    *nodes = front;
+    *edges = NULL;
+    *count = front_count;
+    return 0;
+}
+
+FAKE cuda_result cuStreamUpdateCaptureDependencies_v2(cuda_stream stream, cuda_node *nodes, const cuda_edge *edges,
+                                                      size_t count, unsigned flags) {
+    WITHIN_CONTEXT(cuStreamUpdateCaptureDependencies_v2);
+    if (stream != captured_stream || flags != CUDA_SET_DEPENDENCIES || count > MAX_DEPENDENCIES) return 1;
+    for (size_t n = 0; n < count; n++)
+        if (edges[n].type || edges[n].from_port || edges[n].to_port) return 1;
+    memcpy(front, nodes, count * sizeof *front);
+    front_count = count;
+    return 0;
+}
+#endif
+
+FAKE cuda_result cuStreamIsCapturing(cuda_stream stream, int *state) {
+    WITHIN_CONTEXT(cuStreamIsCapturing);
+    *state = captured && stream == captured_stream ? CUDA_CAPTURE_ACTIVE : 0;
     return 0;
 }
 
@@ -421,11 +501,25 @@ FAKE cuda_result cuGraphKernelNodeSetAttribute(cuda_node node, int attribute, co
     return 0;
 }
 
+static const char *name_of(const fake_node *node) {
+    static char kinds[][2] = {"C", "E", "G"};
+    if (node->kind == 'K') return ((fake_kernel *)node->kernel.function)->name;
+    return kinds[node->kind == 'C' ? 0 : node->kind == 'E' ? 1 : 2];
+}
+
+static void note_edges(const fake_graph *graph) {
+    for (size_t n = 0; n < graph->count; n++)
+        for (size_t w = 0; w < graph->nodes[n]->wait_count; w++)
+            note("edge %s %s %d\n", name_of(graph->nodes[n]->waits[w]), name_of(graph->nodes[n]),
+                 graph->nodes[n]->is_early);
+}
+
 FAKE cuda_result cuGraphInstantiateWithFlags(cuda_executable *executable, cuda_graph graph, unsigned long long flags) {
     (void)flags;
     WITHIN_CONTEXT(cuGraphInstantiateWithFlags);
     *executable = (cuda_executable)graph;
     note("graph of %zu nodes\n", ((fake_graph *)graph)->count);
+    note_edges((fake_graph *)graph);
     live_graphs++;
     return 0;
 }
@@ -458,14 +552,10 @@ static void run_node(fake_node *node) {
     node->has_run = 1;
     if (node->kind == 'K') run_kernel(&node->kernel, node->values);
     if (node->kind == 'C') copy_rows(&node->copy);
+    for (size_t n = 0; node->kind == 'G' && n < node->child->count; n++) run_node(node->child->nodes[n]);
 }
 
-FAKE cuda_result cuGraphLaunch(cuda_executable executable, cuda_stream stream) {
-    WITHIN_CONTEXT(cuGraphLaunch);
-    struct timespec begin, end;
-    clock_gettime(CLOCK_MONOTONIC, &begin);
-    fake_graph *graph = (fake_graph *)executable;
-    note("run on %p\n", (void *)stream);
+static void run_graph(fake_graph *graph) {
     for (size_t n = 0; n < graph->count; n++) graph->nodes[n]->has_run = 0;
     for (size_t left = graph->count; left && !is_idle; left--)
         for (size_t n = graph->count; n-- > 0;)
@@ -473,7 +563,46 @@ FAKE cuda_result cuGraphLaunch(cuda_executable executable, cuda_stream stream) {
                 run_node(graph->nodes[n]);
                 break;
             }
+}
+
+FAKE cuda_result cuGraphLaunch(cuda_executable executable, cuda_stream stream) {
+    WITHIN_CONTEXT(cuGraphLaunch);
+    struct timespec begin, end;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    note("run on %p\n", (void *)stream);
+    run_graph((fake_graph *)executable);
     clock_gettime(CLOCK_MONOTONIC, &end);
     busy_seconds += (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
     return 0;
+}
+
+/* Recordings of a test. */
+
+/* Begins to record a stream, with a node of the test's own. */
+FAKE void fake_begin(cuda_stream stream) {
+    captured_stream = stream;
+    captured = calloc(1, sizeof *captured);
+    add_node(captured, 'E', NULL, 0, front);
+    front_count = 1;
+}
+
+/* Ends a recording, runs it once, and returns the number of nodes that a next one would follow. */
+FAKE int fake_end(void) {
+    fake_graph *graph = captured;
+    captured = NULL;
+    note("recorded %zu nodes\n", graph->count);
+    note_edges(graph);
+    run_graph(graph);
+    free_graph(graph);
+    return (int)front_count;
+}
+
+/* Returns a graph of one kernel with one parameter, which the caller destroys. */
+FAKE void *fake_graph_of(void *kernel, uint64_t value) {
+    fake_graph *graph = calloc(1, sizeof *graph);
+    void *parameters[] = {&value};
+    cuda_node made;
+    set_kernel(add_node(graph, 'K', NULL, 0, &made), &(cuda_kernel_params){.function = kernel, .parameters = parameters});
+    live_graphs++;
+    return graph;
 }

@@ -77,14 +77,16 @@ def _embedding_bag(
         sizes = lengths_of_ends(ctx, ends)
         return y, *_as_traced(ctx, bag, sizes, sizes if mode != 2 else _greatest_row(ctx, table, rows))
     kept = _counted_mask(ctx, indices, padding)
-    rows, sizes = _embedding(ctx, table, indices), segment_sizes(ctx, bag, kept, bags)
+    rows = _embedding(ctx, table, indices)
+    sizes = lengths_of_ends(ctx, ends) if kept is None else segment_sizes(ctx, bag, kept, bags)
     rows = rows if weights is None else ctx.emit("mul", rows, unsqueeze(ctx, weights, 1))
     if mode == 2:
         y, greatest = _maximum(ctx, rows, indices, bag, kept, sizes)
         return y, *_as_traced(ctx, bag, sizes, greatest)
     zero = ctx.constant(0, dtype=ctx.type(rows).dtype)
     rows = rows if kept is None else ctx.emit("where", unsqueeze(ctx, kept, 1), rows, zero)
-    y = ctx.emit("segment_reduce", rows, bag, count=bags)
+    end = ctx.constant([count], dtype=ctx.type(offsets).dtype)
+    y = ctx.emit("segment_sum", rows, offsets if last else ctx.emit("concat", offsets, end, axis=0))
     y = ctx.emit("div", y, _at_least_one(ctx, sizes, y)) if mode == 1 else y
     return y, *_as_traced(ctx, bag, sizes, sizes)
 

@@ -187,6 +187,25 @@ def _bucketize(ctx: ImportContext, x: Any, ordered: Value, *, out_int32: bool = 
     return _places_among(ctx, ordered, x, right, out_int32)
 
 
+def _nonzero(ctx: ImportContext, x: Value, *, size: int, fill_value: int = -1) -> Any:
+    """Convert the places of elements that are not zero, up to a number of them."""
+    shape, mask = ctx.shape(x), ctx.cast(ctx.reshape(x, (-1,)), DType.BOOL)
+    if not shape:
+        return ctx.constant(np.zeros((size, 0)), dtype=DType.I64)
+    rows = ctx.emit("nonzero", mask, size=size)
+    found: list[Value] = []
+    for axis, extent in enumerate(shape):
+        stride = ctx.constant(max(1, math.prod(shape[axis + 1 :])), dtype=DType.I64)
+        place = ctx.emit("div", rows, stride) if axis + 1 < len(shape) else rows
+        place = ctx.emit("mod", place, ctx.constant(max(1, extent), dtype=DType.I64)) if axis else place
+        found.append(unsqueeze(ctx, place, 1))
+    places = ctx.emit("concat", *found, axis=1) if len(found) > 1 else found[0]
+    if len(found) == 1 and fill_value == -1:
+        return places
+    missing = ctx.emit("less", unsqueeze(ctx, rows, 1), ctx.constant(0, dtype=DType.I64))
+    return ctx.emit("where", missing, ctx.constant(fill_value, dtype=DType.I64), places)
+
+
 def _scattered_gradient(ctx: ImportContext, dy: Value, mask: Value, sizes: Sequence[int]) -> Any:
     """Convert the gradient of the elements that a mask took in order; those that it did not take have none."""
     kind, count = ctx.type(dy).dtype, math.prod(sizes)
@@ -200,7 +219,7 @@ def _scattered_gradient(ctx: ImportContext, dy: Value, mask: Value, sizes: Seque
 
 TABLE: dict[str, Convert] = {
     "aten.masked_scatter": _masked_scatter, "aten.masked_scatter_backward": _scattered_gradient,
-    "aten.searchsorted": _search, "aten.bucketize": _bucketize,
+    "aten.nonzero_static": _nonzero, "aten.searchsorted": _search, "aten.bucketize": _bucketize,
     "aten._is_all_true": lambda ctx, x: _truth(ctx, x, True),
     "aten._is_any_true": lambda ctx, x: _truth(ctx, x, False),
 }  # fmt: skip

@@ -13,7 +13,7 @@ from ..arithmetic import divide
 from ..movement import expand, unsqueeze
 
 #: Most comparisons of elements and ends of segments.
-MAX_COMPARISONS = 1 << 24
+MAX_COMPARISONS = 1 << 20
 _REDUCTIONS = {"sum": "sum", "mean": "sum", "prod": "prod", "max": "max", "min": "min"}
 
 
@@ -76,14 +76,19 @@ def _segment_reduce(
     """Convert a reduction of segments; `initial` is one more element of each."""
     ends, kind = _ends(ctx, lengths, offsets, axis, ctx.shape(x)[0]), ctx.type(x).dtype
     (segments,) = ctx.shape(ends)
-    segment = segment_of(ctx, ends, ctx.shape(x)[0])
-    y = ctx.emit("segment_reduce", x, segment, count=segments, reduction=_REDUCTIONS[reduce])
+    if _REDUCTIONS[reduce] == "sum" and kind.is_float:
+        first = ctx.constant([0], dtype=ctx.type(ends).dtype)
+        bounds = offsets if lengths is None else ctx.emit("concat", first, ends, axis=0)
+        y = ctx.emit("segment_sum", x, bounds)
+    else:
+        segment = segment_of(ctx, ends, ctx.shape(x)[0])
+        y = ctx.emit("segment_reduce", x, segment, count=segments, reduction=_REDUCTIONS[reduce])
     if initial is not None:
         more = ctx.constant(initial, dtype=kind)
         y = ctx.emit({"sum": "add", "prod": "mul"}.get(_REDUCTIONS[reduce], reduce), y, more)
     if reduce != "mean":
         return y
-    sizes = segment_sizes(ctx, segment, None, segments)
+    sizes = lengths_of_ends(ctx, ends)
     for _ in ctx.shape(x)[1:]:
         sizes = unsqueeze(ctx, sizes, len(ctx.shape(sizes)))
     mean = divide(ctx, y, ctx.cast(sizes, kind))

@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 /** Version of this interface: major * 1000 + minor. A library of the same major number serves the header. */
-#define CUTS_RUN_VERSION 1001
+#define CUTS_RUN_VERSION 1002
 
 /** Result of a call. All but `CUTS_OK` are errors, with a text in `cuts_last_error`. */
 typedef enum cuts_status {
@@ -90,12 +90,13 @@ typedef struct cuts_plan_info {
 
 /** Choice of a device. `cuts_options_default` fills it; a null pointer in its place means the same. */
 typedef struct cuts_options {
-    size_t size;          /* bytes of this struct, as the caller's compiler has it */
-    int32_t ordinal;      /* number of the device; -1 opens the file alone, to describe it */
-    const char *library;  /* path of the driver's library in place of the system's */
-    const char *platform; /* OpenCL: part of the name or version of a platform */
-    void *context;        /* OpenCL: the caller's `cl_context`, whose memory a plan then takes */
-    void *device;         /* OpenCL: the `cl_device_id` of that context */
+    size_t size;            /* bytes of this struct, as the caller's compiler has it */
+    int32_t ordinal;        /* number of the device; -1 opens the file alone, to describe it */
+    const char *library;    /* path of the driver's library in place of the system's */
+    const char *platform;   /* OpenCL: part of the name or version of a platform */
+    void *context;          /* OpenCL: the caller's `cl_context`, whose memory a plan then takes */
+    void *device;           /* OpenCL: the `cl_device_id` of that context */
+    void *const *functions; /* CUDA: by kernel, the caller's `CUfunction` where the file has no program */
 } cuts_options;
 
 typedef struct cuts_plan cuts_plan;
@@ -133,13 +134,14 @@ CUTS_API cuts_status cuts_plan_tensor(const cuts_plan *plan, cuts_role role, uin
  * at the same time; runs of one session follow one another. Any thread may call any session. */
 CUTS_API cuts_status cuts_session_create(cuts_plan *plan, cuts_session **session);
 
-/** Waits for the session's runs and frees its memory. A null pointer is allowed. */
+/** Frees a session's memory, where it has some after waiting for its runs. A null pointer is allowed. */
 CUTS_API void cuts_session_destroy(cuts_session *session);
 
 /** Runs a plan on tensors of the caller, in the order of `cuts_plan_tensor`. Kernels read inputs and write outputs
  * where they lie. On CUDA the run is ordered on `stream`, a `CUstream` or null for the default stream, and memory must
- * stay until it has ended. On OpenCL `stream` is a `cl_command_queue` or null for the session's own, and the run has
- * ended when the call returns. */
+ * stay until it has ended. Where the caller records that stream, the launches become part of the recording, unless
+ * state takes turns between two blocks. On OpenCL `stream` is a `cl_command_queue` or null for the session's own, and
+ * the run has ended when the call returns. */
 CUTS_API cuts_status cuts_session_run(cuts_session *session, const cuts_tensor *inputs, uint32_t input_count,
                                       const cuts_tensor *outputs, uint32_t output_count, void *stream);
 
@@ -153,6 +155,10 @@ CUTS_API cuts_status cuts_session_run_pointers(cuts_session *session, void *cons
 CUTS_API cuts_status cuts_session_run_host(cuts_session *session, const void *const *inputs,
                                            const uint64_t *input_bytes, uint32_t input_count, void *const *outputs,
                                            const uint64_t *output_bytes, uint32_t output_count);
+
+/** Lets a graph of the caller, a `CUgraph` such as a recorded call of a library, take the place of launch `index` of a
+ * CUDA plan, where the file has no kernel for it. It must stay until the session ends or has another one. */
+CUTS_API cuts_status cuts_session_set_graph(cuts_session *session, uint32_t index, void *graph);
 
 /** Waits for all runs of a session. */
 CUTS_API cuts_status cuts_session_synchronize(cuts_session *session);

@@ -66,6 +66,20 @@ static cuts_status check_shared(const cuda_device *device, const plan_file *file
     return CUTS_OK;
 }
 
+/* Keeps the caller's functions for kernels without a program. */
+static cuts_status keep_functions(cuda_device *device, const cuts_options *options, const plan_file *file) {
+    device->functions = calloc(file->kernel_count + 1, sizeof *device->functions);
+    if (!device->functions) return fail(CUTS_ERROR_MEMORY, "too little memory to open a plan");
+    for (uint64_t n = 0; n < file->kernel_count; n++) {
+        if (file->kernels[n].program != NO_NUMBER) continue;
+        if (!options->functions || !options->functions[n])
+            return fail(CUTS_ERROR_ARGUMENT, "kernel %s has no program: cuts_options.functions lacks it",
+                        text_of(file, file->kernels[n].name));
+        device->functions[n] = options->functions[n];
+    }
+    return CUTS_OK;
+}
+
 static cuts_status load_modules(cuda_device *device, const plan_file *file) {
     device->modules = calloc(file->program_count + 1, sizeof *device->modules);
     if (!device->modules) return fail(CUTS_ERROR_MEMORY, "too little memory to open a plan");
@@ -78,6 +92,7 @@ static cuts_status load_modules(cuda_device *device, const plan_file *file) {
 
 static cuts_status open_context(cuda_device *device, const cuts_options *options, const plan_file *file) {
     const cuda_calls *cu = &device->cu;
+    TRY(keep_functions(device, options, file));
     TRY(check_cuda(device, cu->cuInit(0), "cuInit"));
     TRY(check_cuda(device, cu->cuDeviceGet(&device->id, options->ordinal), "cuDeviceGet"));
     TRY(read_attributes(device));
@@ -114,6 +129,7 @@ static void close_cuda(device *base) {
     }
     if (device->context) device->cu.cuDevicePrimaryCtxRelease_v2(device->id);
     /* The library stays open: the driver has threads that do not end with it. */
+    free(device->functions);
     free(device->modules);
     free(device);
 }
@@ -206,6 +222,7 @@ const driver_calls CUDA_DRIVER = {
     .disown = disown_cuda,
     .prepare = prepare_cuda,
     .launch = launch_cuda,
+    .set_child = set_child,
     .wait = wait_cuda,
     .discard = discard_cuda,
 };

@@ -19,17 +19,18 @@ struct sequence {
     void **parameters;        /* addresses of the slots */
     cuda_node *copy_nodes;    /* by copy */
     cuda_node *launch_nodes;  /* by launch */
-    cuda_node *waits;         /* predecessors of one node */
+    cuda_graph *children;     /* by launch: the graph of the caller that takes its place, or null */
     cuda_graph graph;
     cuda_executable executable;
     cuda_stream last_stream; /* of a sequence that is too long for a graph */
     int has_run;
 };
 
-/* Whether a launch of a kernel has no blocks. */
-int is_empty(const kernel_record *kernel);
-
+/* The kernel of a launch; null where a graph of the caller takes its place. */
 const kernel_record *kernel_of(const sequence *sequence, uint64_t launch);
+
+/* Whether a launch is one of a kernel that has blocks. */
+int is_kernel(const kernel_record *kernel);
 
 /* Writes the parameters of a launch over blocks of memory. */
 cuts_status fill_parameters(sequence *sequence, const launch_record *launch, const device_memory *blocks);
@@ -40,8 +41,13 @@ cuda_copy_params copy_params(const copy_record *copy, const device_memory *block
 /* Records the launches and copies over blocks of memory. */
 cuts_status record_graph(sequence *sequence, const device_memory *blocks);
 
-/* Whether a block has moved, and the update of nodes that touch one. */
-int has_moved(const plan_file *file, const uint8_t *is_moved);
+/* Adds the launches and copies to what a caller records on a stream. */
+cuts_status extend_capture(sequence *sequence, const device_memory *blocks, cuda_stream stream);
+
+/* Launches everything on a stream, one by one. */
+cuts_status launch_on_stream(sequence *sequence, const device_memory *blocks, cuda_stream stream);
+
+/* Updates the nodes that touch a block which has moved. */
 cuts_status update_graph(sequence *sequence, const device_memory *blocks, const uint8_t *is_moved);
 
 #endif

@@ -175,7 +175,8 @@ static cuts_status check_kernels(const plan_file *file) {
     for (uint64_t n = 0; n < file->kernel_count; n++) {
         const kernel_record *kernel = file->kernels + n;
         TRY(check_text(file, kernel->name, "a kernel's name"));
-        REQUIRE(kernel->program < file->program_count &&
+        int is_callers = kernel->program == NO_NUMBER && file->info->dialect == DIALECT_CUDA;
+        REQUIRE((kernel->program < file->program_count || is_callers) &&
                     is_within(kernel->first_argument, kernel->argument_count, file->argument_count),
                 "kernel %llu has no program, or arguments outside of the list", (unsigned long long)n);
         const uint32_t *block = kernel->block;
@@ -198,7 +199,10 @@ static cuts_status check_address(const plan_file *file, const address_record *ad
 
 static cuts_status check_launch(const plan_file *file, uint64_t number) {
     const launch_record *launch = file->launches + number;
-    REQUIRE(launch->kernel < file->kernel_count, "launch %llu has no kernel", (unsigned long long)number);
+    int is_graph = launch->kernel == NO_NUMBER && file->info->dialect == DIALECT_CUDA;
+    REQUIRE(launch->kernel < file->kernel_count || (is_graph && launch->evict_first == NO_NUMBER),
+            "launch %llu has no kernel", (unsigned long long)number);
+    if (is_graph) return CUTS_OK;
     const kernel_record *kernel = file->kernels + launch->kernel;
     REQUIRE(is_within(launch->first_address, kernel->argument_count, file->address_count),
             "launch %llu has addresses outside of the list", (unsigned long long)number);

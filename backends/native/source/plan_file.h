@@ -1,6 +1,6 @@
 /* A packed plan in memory, read in place.
  *
- * The structs are the records of its sections, as runtime/native/records.py writes them. `plan_file_open` checks every
+ * The structs are the records of its sections, as backends/native/records.py writes them. `plan_file_open` checks every
  * number of a file once, so that later code may use it without a check.
  */
 #ifndef CUTS_PLAN_FILE_H
@@ -55,7 +55,8 @@ typedef struct program_record {
 
 typedef struct kernel_record {
     text_ref name;
-    uint32_t program, first_argument, argument_count;
+    uint32_t program; /* none: a function of the caller */
+    uint32_t first_argument, argument_count;
     uint32_t waits; /* whether its code begins with a wait for earlier launches */
     uint32_t grid[3], block[3];
     uint32_t static_shared, dynamic_shared;
@@ -75,7 +76,8 @@ typedef struct map_record {
 } map_record;
 
 typedef struct launch_record {
-    uint32_t kernel, first_address, first_wait, wait_count, evict_first, reserved;
+    uint32_t kernel; /* none: a graph of the caller */
+    uint32_t first_address, first_wait, wait_count, evict_first, reserved;
     uint64_t evict_first_bytes;
 } launch_record;
 

@@ -42,8 +42,11 @@ typedef struct driver_calls {
     cuts_status (*prepare)(device *device, const plan_file *file, sequence **prepared);
 
     /* Launches everything over blocks of memory. `is_moved` has a flag for each block that differs from the last
-     * launch. */
-    cuts_status (*launch)(sequence *sequence, const device_memory *blocks, const uint8_t *is_moved, void *stream);
+     * launch; a launch clears those that it has followed. */
+    cuts_status (*launch)(sequence *sequence, const device_memory *blocks, uint8_t *is_moved, void *stream);
+
+    /* Lets a graph of the caller take the place of a launch; null where a device has none. */
+    cuts_status (*set_child)(sequence *sequence, uint64_t launch, void *graph);
     cuts_status (*wait)(sequence *sequence);
     void (*discard)(sequence *sequence);
 } driver_calls;

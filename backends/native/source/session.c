@@ -48,6 +48,13 @@ cuts_status cuts_session_create(cuts_plan *plan, cuts_session **created) {
     return status;
 }
 
+/* Whether memory of the plan or the session is freed with it, which runs may still use. */
+static int owns_memory(const plan_file *file) {
+    for (uint64_t n = 0; n < file->block_count; n++)
+        if (file->blocks[n].kind < BLOCK_INPUT) return 1;
+    return 0;
+}
+
 static void release_block(cuts_session *session, uint64_t number) {
     const driver_calls *calls = calls_of(session->plan);
     uint32_t kind = session->plan->file.blocks[number].kind;
@@ -59,7 +66,7 @@ void cuts_session_destroy(cuts_session *session) {
     if (!session) return;
     const driver_calls *calls = calls_of(session->plan);
     if (session->sequence) {
-        calls->wait(session->sequence);
+        if (owns_memory(&session->plan->file)) calls->wait(session->sequence);
         calls->discard(session->sequence);
     }
     for (uint64_t n = 0; session->blocks && n < session->plan->file.block_count; n++) {
@@ -144,7 +151,6 @@ static void swap_states(cuts_session *session) {
 
 cuts_status launch_session(cuts_session *session, void *stream) {
     TRY(calls_of(session->plan)->launch(session->sequence, session->blocks, session->is_moved, stream));
-    memset(session->is_moved, 0, session->plan->file.block_count);
     swap_states(session);
     return CUTS_OK;
 }
@@ -180,6 +186,19 @@ cuts_status cuts_session_run_pointers(cuts_session *session, void *const *inputs
     pthread_mutex_lock(&session->mutex);
     cuts_status status =
         run_on_pointers(session, inputs, input_bytes, input_count, outputs, output_bytes, output_count, stream);
+    pthread_mutex_unlock(&session->mutex);
+    return status;
+}
+
+cuts_status cuts_session_set_graph(cuts_session *session, uint32_t index, void *graph) {
+    if (!session || !graph)
+        return fail(CUTS_ERROR_ARGUMENT, "cuts_session_set_graph: expected a session and a graph, found null");
+    const plan_file *file = &session->plan->file;
+    if (index >= file->launch_count || file->launches[index].kernel != NO_NUMBER)
+        return fail(CUTS_ERROR_ARGUMENT, "launch %u of %llu is no graph of the caller's", index,
+                    (unsigned long long)file->launch_count);
+    pthread_mutex_lock(&session->mutex);
+    cuts_status status = calls_of(session->plan)->set_child(session->sequence, index, graph);
     pthread_mutex_unlock(&session->mutex);
     return status;
 }

@@ -16,7 +16,7 @@ from setuptools.command.build_py import build_py
 _FOLDER = Path(__file__).parent
 _COMPILER = runpy.run_path(str(_FOLDER / "c_compiler.py"))
 #: The wheel's folder of this package.
-_PLACE = "cuts/runtime/native"
+_PLACE = "cuts/backends/native"
 
 
 class BuildWithRunner(build_py):  # type: ignore[misc]

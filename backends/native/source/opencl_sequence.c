@@ -138,7 +138,7 @@ static cuts_status copy_rows(sequence *sequence, uint32_t after, const device_me
     return CUTS_OK;
 }
 
-cuts_status launch_opencl(sequence *sequence, const device_memory *blocks, const uint8_t *is_moved, void *stream) {
+cuts_status launch_opencl(sequence *sequence, const device_memory *blocks, uint8_t *is_moved, void *stream) {
     cl_command_queue queue = stream ? (cl_command_queue)stream : sequence->queue;
     (void)is_moved; /* each launch compares its arguments */
     TRY(copy_rows(sequence, 0, blocks, queue));

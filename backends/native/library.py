@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import logging
 import os
 import subprocess
 from collections.abc import Sequence
@@ -17,13 +18,6 @@ from .c_compiler import COMPILER_OPTIONS, LIBRARY_NAME, LIBRARY_OPTIONS, compile
 from .c_interface import open_library
 
 SOURCE_FOLDER = Path(__file__).parent / "source"
-#: Libraries of engines that contain the runner, by the name of their source.
-ENGINE_FOLDER = Path(__file__).parent / "engines"
-ENGINE_LIBRARIES = {
-    "onnxruntime": "libcuts_onnxruntime.so",
-    "triton": "libtriton_cuts.so",
-    "tvm_ffi": "libcuts_tvm_ffi.so",
-}
 
 
 def find_compiler() -> str:
@@ -54,18 +48,6 @@ def build_library(folder: str | os.PathLike[str], options: Sequence[str] = ()) -
     return target
 
 
-def build_engine_library(name: str, folder: str | os.PathLike[str], options: Sequence[str] = ()) -> Path:
-    """Compile an engine's library into a folder and return its path.
-
-    The library contains the runner.
-
-    Raises `BackendError` with the compiler's text where it fails.
-    """
-    target = Path(folder) / ENGINE_LIBRARIES[name]
-    compile_c(target, [ENGINE_FOLDER / f"{name}.c", *library_sources()], [*LIBRARY_OPTIONS, *options])
-    return target
-
-
 def compile_c(target: Path, sources: Sequence[Path], options: Sequence[str]) -> None:
     """Compile and link C sources with the library's options.
 
@@ -75,6 +57,25 @@ def compile_c(target: Path, sources: Sequence[Path], options: Sequence[str]) -> 
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise BackendError(f"{command[0]} cannot build {target}: {done.stderr.strip()}")
+
+
+@cache
+def has_native_library() -> bool:
+    """Return whether there is a library, or a compiler for it.
+
+    Warn where there is neither.
+    """
+    if library_origin() is None:
+        logging.getLogger(__name__).warning(
+            "plans are launched kernel by kernel: the package has no %s, and there is no C compiler", LIBRARY_NAME
+        )
+    return library_origin() is not None
+
+
+def library_origin() -> str | None:
+    """Return where the library is from: the package, or a C compiler."""
+    own = Path(__file__).parent / LIBRARY_NAME
+    return str(own) if own.is_file() else find_c_compiler()
 
 
 @cache

@@ -1,5 +1,6 @@
 /* Launches of a session on CUDA: a graph, recorded in the first run; or one by one, where these are too many. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "cuda_sequence.h"
 #include "status.h"
@@ -13,12 +14,13 @@ static int is_recorded(const sequence *sequence) {
     return sequence->file->launch_count + sequence->file->copy_count <= MAX_NODES;
 }
 
-int is_empty(const kernel_record *kernel) {
-    return !kernel->grid[0] || !kernel->grid[1] || !kernel->grid[2];
+int is_kernel(const kernel_record *kernel) {
+    return kernel && kernel->grid[0] && kernel->grid[1] && kernel->grid[2];
 }
 
 const kernel_record *kernel_of(const sequence *sequence, uint64_t launch) {
-    return sequence->file->kernels + sequence->file->launches[launch].kernel;
+    uint32_t kernel = sequence->file->launches[launch].kernel;
+    return kernel == NO_NUMBER ? NULL : sequence->file->kernels + kernel;
 }
 
 static cuts_status encode_map(const cuda_device *device, const map_record *map, cuda_address address, void *encoded) {
@@ -94,16 +96,24 @@ static cuts_status copy_on_stream(sequence *sequence, uint32_t after, const devi
     return CUTS_OK;
 }
 
-static cuts_status launch_on_stream(sequence *sequence, uint64_t number, const device_memory *blocks,
-                                    cuda_stream stream) {
+static cuts_status launch_one(sequence *sequence, uint64_t number, const device_memory *blocks, cuda_stream stream) {
     const launch_record *launch = sequence->file->launches + number;
     const kernel_record *kernel = kernel_of(sequence, number);
-    if (is_empty(kernel)) return CUTS_OK;
+    if (!kernel)
+        return fail(CUTS_ERROR_ARGUMENT, "launch %llu is a graph of the caller's: the sequence is too long for one",
+                    (unsigned long long)number);
+    if (!is_kernel(kernel)) return CUTS_OK;
     TRY(fill_parameters(sequence, launch, blocks));
     cuda_result code = sequence->device->cu.cuLaunchKernel(
         sequence->functions[launch->kernel], kernel->grid[0], kernel->grid[1], kernel->grid[2], kernel->block[0],
         kernel->block[1], kernel->block[2], kernel->dynamic_shared, stream, sequence->parameters, NULL);
     return check_cuda(sequence->device, code, text_of(sequence->file, kernel->name));
+}
+
+cuts_status launch_on_stream(sequence *sequence, const device_memory *blocks, cuda_stream stream) {
+    TRY(copy_on_stream(sequence, 0, blocks, stream));
+    for (uint64_t n = 0; n < sequence->file->launch_count; n++) TRY(launch_one(sequence, n, blocks, stream));
+    return copy_on_stream(sequence, 1, blocks, stream);
 }
 
 /* Launches a sequence that is too long for a graph; on another stream, after its last launch has ended. */
@@ -112,24 +122,24 @@ static cuts_status launch_each(sequence *sequence, const device_memory *blocks, 
         TRY(check_cuda(sequence->device, sequence->device->cu.cuStreamSynchronize(sequence->last_stream),
                        "cuStreamSynchronize"));
     sequence->last_stream = stream;
-    TRY(copy_on_stream(sequence, 0, blocks, stream));
-    for (uint64_t n = 0; n < sequence->file->launch_count; n++) TRY(launch_on_stream(sequence, n, blocks, stream));
-    return copy_on_stream(sequence, 1, blocks, stream);
+    return launch_on_stream(sequence, blocks, stream);
 }
 
-static cuts_status launch_within(sequence *sequence, const device_memory *blocks, const uint8_t *is_moved,
+/* Launches everything. Where a caller records the stream, the sequence's own graph stays as it was. */
+static cuts_status launch_within(sequence *sequence, const device_memory *blocks, uint8_t *is_moved,
                                  cuda_stream stream) {
+    int state = 0;
+    if (!sequence->device->cu.cuStreamIsCapturing(stream, &state) && state == CUDA_CAPTURE_ACTIVE)
+        return extend_capture(sequence, blocks, stream);
     sequence->has_run = 1;
     if (!is_recorded(sequence)) return launch_each(sequence, blocks, stream);
-    if (!sequence->executable)
-        TRY(record_graph(sequence, blocks));
-    else if (has_moved(sequence->file, is_moved))
-        TRY(update_graph(sequence, blocks, is_moved));
+    TRY(sequence->executable ? update_graph(sequence, blocks, is_moved) : record_graph(sequence, blocks));
+    memset(is_moved, 0, sequence->file->block_count);
     return check_cuda(sequence->device, sequence->device->cu.cuGraphLaunch(sequence->executable, stream),
                       "cuGraphLaunch");
 }
 
-cuts_status launch_cuda(sequence *sequence, const device_memory *blocks, const uint8_t *is_moved, void *stream) {
+cuts_status launch_cuda(sequence *sequence, const device_memory *blocks, uint8_t *is_moved, void *stream) {
     TRY(enter_context(sequence->device));
     cuts_status status = launch_within(sequence, blocks, is_moved, stream);
     leave_context(sequence->device);
@@ -149,6 +159,10 @@ static cuts_status find_function(sequence *sequence, uint64_t number) {
     const cuda_device *device = sequence->device;
     const char *name = text_of(sequence->file, kernel->name);
     cuda_function *function = sequence->functions + number;
+    if (kernel->program == NO_NUMBER) {
+        *function = device->functions[number];
+        return CUTS_OK;
+    }
     TRY(check_cuda(device, device->cu.cuModuleGetFunction(function, device->modules[kernel->program], name), name));
     if ((uint64_t)kernel->static_shared + kernel->dynamic_shared <= DEFAULT_SHARED) return CUTS_OK;
     return check_cuda(
@@ -156,19 +170,11 @@ static cuts_status find_function(sequence *sequence, uint64_t number) {
         name);
 }
 
-/* The largest number of parameters of a kernel, and of predecessors of a node. */
+/* The largest number of parameters of a kernel. */
 static uint64_t max_arguments(const plan_file *file) {
     uint64_t most = 1;
     for (uint64_t n = 0; n < file->kernel_count; n++)
         if (file->kernels[n].argument_count > most) most = file->kernels[n].argument_count;
-    return most;
-}
-
-static uint64_t max_waits(const plan_file *file) {
-    uint64_t most = file->launch_count + 1;
-    for (uint64_t n = 0; n < file->launch_count; n++)
-        if (file->launches[n].wait_count != NO_NUMBER && file->launches[n].wait_count > most)
-            most = file->launches[n].wait_count;
     return most;
 }
 
@@ -180,9 +186,9 @@ static cuts_status fill_sequence(sequence *sequence) {
     sequence->parameters = calloc(arguments, sizeof *sequence->parameters);
     sequence->copy_nodes = calloc(file->copy_count + 1, sizeof *sequence->copy_nodes);
     sequence->launch_nodes = calloc(file->launch_count + 1, sizeof *sequence->launch_nodes);
-    sequence->waits = calloc(max_waits(file), sizeof *sequence->waits);
+    sequence->children = calloc(file->launch_count + 1, sizeof *sequence->children);
     if (!sequence->functions || !sequence->slots || !sequence->parameters || !sequence->copy_nodes ||
-        !sequence->launch_nodes || !sequence->waits)
+        !sequence->launch_nodes || !sequence->children)
         return fail(CUTS_ERROR_MEMORY, "too little memory for a session");
     for (uint64_t n = 0; n < arguments; n++) sequence->parameters[n] = sequence->slots[n].bytes;
     TRY(enter_context(sequence->device));
@@ -217,6 +223,6 @@ void discard_cuda(sequence *sequence) {
     free(sequence->parameters);
     free(sequence->copy_nodes);
     free(sequence->launch_nodes);
-    free(sequence->waits);
+    free(sequence->children);
     free(sequence);
 }

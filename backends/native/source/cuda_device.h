@@ -14,6 +14,7 @@ typedef struct cuda_device {
     int capability;       /* 10 * major + minor */
     int window_bytes;     /* the largest window of the L2 policy; 0 where there is none */
     cuda_module *modules;
+    cuda_function *functions; /* by kernel: the caller's, or null */
     uint64_t module_count;
 } cuda_device;
 
@@ -25,7 +26,8 @@ cuts_status enter_context(const cuda_device *device);
 void leave_context(const cuda_device *device);
 
 cuts_status prepare_cuda(device *device, const plan_file *file, sequence **prepared);
-cuts_status launch_cuda(sequence *sequence, const device_memory *blocks, const uint8_t *is_moved, void *stream);
+cuts_status launch_cuda(sequence *sequence, const device_memory *blocks, uint8_t *is_moved, void *stream);
+cuts_status set_child(sequence *sequence, uint64_t number, void *graph);
 cuts_status wait_cuda(sequence *sequence);
 void discard_cuda(sequence *sequence);
 

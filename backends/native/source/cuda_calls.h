@@ -32,6 +32,8 @@ enum {
     CUDA_PORT_PROGRAMMATIC = 1,
     CUDA_EDGE_PROGRAMMATIC = 1,
     CUDA_MAP_BYTES = 128,
+    CUDA_CAPTURE_ACTIVE = 1,
+    CUDA_SET_DEPENDENCIES = 1,
 };
 
 typedef struct cuda_kernel_params {
@@ -94,26 +96,33 @@ typedef struct cuda_attribute {
     ROW(cuLaunchKernel, (cuda_function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,   \
                          cuda_stream, void **, void **))                                                        \
     ROW(cuStreamSynchronize, (cuda_stream))                                                                     \
+    ROW(cuStreamIsCapturing, (cuda_stream, int *))                                                              \
     ROW(cuGraphCreate, (cuda_graph *, unsigned))                                                                \
     ROW(cuGraphDestroy, (cuda_graph))                                                                           \
     ROW(cuGraphAddKernelNode, (cuda_node *, cuda_graph, const cuda_node *, size_t, const cuda_kernel_params *)) \
     ROW(cuGraphAddMemcpyNode,                                                                                   \
         (cuda_node *, cuda_graph, const cuda_node *, size_t, const cuda_copy_params *, cuda_context))           \
     ROW(cuGraphAddEmptyNode, (cuda_node *, cuda_graph, const cuda_node *, size_t))                              \
+    ROW(cuGraphAddChildGraphNode, (cuda_node *, cuda_graph, const cuda_node *, size_t, cuda_graph))             \
     ROW(cuGraphInstantiateWithFlags, (cuda_executable *, cuda_graph, unsigned long long))                       \
     ROW(cuGraphExecKernelNodeSetParams, (cuda_executable, cuda_node, const cuda_kernel_params *))               \
     ROW(cuGraphExecMemcpyNodeSetParams, (cuda_executable, cuda_node, const cuda_copy_params *, cuda_context))   \
+    ROW(cuGraphExecChildGraphNodeSetParams, (cuda_executable, cuda_node, cuda_graph))                           \
     ROW(cuGraphLaunch, (cuda_executable, cuda_stream))                                                          \
     ROW(cuGraphExecDestroy, (cuda_executable))
 
-/* Functions of newer drivers, null in older ones: tensor maps from 12.0, properties of edges from 12.3. */
+/* Functions of newer drivers, null in older ones: tensor maps from 12.0, properties of edges and recordings of other
+ * owners from 12.3. */
 #define CUDA_OPTIONAL_FUNCTIONS(ROW)                                                                                  \
     ROW(cuTensorMapEncodeTiled, (void *, int, uint32_t, void *, const uint64_t *, const uint64_t *, const uint32_t *, \
                                  const uint32_t *, int, int, int, int))                                               \
     ROW(cuTensorMapEncodeIm2col, (void *, int, uint32_t, void *, const uint64_t *, const uint64_t *, const int *,     \
                                   const int *, uint32_t, uint32_t, const uint32_t *, int, int, int, int))             \
     ROW(cuGraphAddDependencies_v2, (cuda_graph, const cuda_node *, const cuda_node *, const cuda_edge *, size_t))     \
-    ROW(cuGraphKernelNodeSetAttribute, (cuda_node, int, const cuda_attribute *))
+    ROW(cuGraphKernelNodeSetAttribute, (cuda_node, int, const cuda_attribute *))                                      \
+    ROW(cuStreamGetCaptureInfo_v3,                                                                                    \
+        (cuda_stream, int *, uint64_t *, cuda_graph *, const cuda_node **, const cuda_edge **, size_t *))             \
+    ROW(cuStreamUpdateCaptureDependencies_v2, (cuda_stream, cuda_node *, const cuda_edge *, size_t, unsigned))
 
 #define CUDA_MEMBER(name, parameters) cuda_result(*name) parameters;
 #define CUDA_NAME(name, parameters) #name,

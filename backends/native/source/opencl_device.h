@@ -21,7 +21,7 @@ typedef struct opencl_device {
 cuts_status check_opencl(cl_int code, const char *call);
 
 cuts_status prepare_opencl(device *device, const plan_file *file, sequence **prepared);
-cuts_status launch_opencl(sequence *sequence, const device_memory *blocks, const uint8_t *is_moved, void *stream);
+cuts_status launch_opencl(sequence *sequence, const device_memory *blocks, uint8_t *is_moved, void *stream);
 cuts_status wait_opencl(sequence *sequence);
 void discard_opencl(sequence *sequence);
 
