@@ -251,6 +251,14 @@ def test_backward_reuses_the_dropout_mask() -> None:
 
 
 @needs_opencl
+def test_gradients_run_no_step_again(imported_operations: list[set[str]]) -> None:
+    model, x = Surrounded(nn.LSTM(4, 3)), torch.randn(2, 1, 4)
+    torch.compile(model, backend=cuts_backend)(x)[0].sum().backward()
+    forward, backward = ({op for op in each if "lstm" in op} for each in imported_operations)
+    assert [op.startswith("lstm_kept_") for op in forward] == [op.startswith("lstm_grad_") for op in backward] == [True]
+
+
+@needs_opencl
 @pytest.mark.parametrize("trained", [False, True])
 def test_batches_and_lengths_share_what_dynamo_captured(trained: bool, imported_operations: list[set[str]]) -> None:
     model = Surrounded(nn.LSTM(4, 3, batch_first=True))

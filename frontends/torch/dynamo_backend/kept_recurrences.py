@@ -1,4 +1,4 @@
-"""Recurrences of a joint graph keep the values that their gradients read (`kept_results`)."""
+"""Recurrences of joint graphs with further results, which gradients read (`operator_registry`)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import torch
 
 from ..declared_operator import BackwardCall, DeclaredOperator
 from ..import_context import TORCH_TYPES
-from ..kept_results import KEPT, KEPT_BACKWARD, KeptForm, kept_form
-from ..operator_registry import operator_of
+from ..operator_registry import KEPT_BACKWARD_END, KEPT_END, KeptForm, kept_form, operator_of
 
 
 def keep_recurrences(graph: torch.fx.Graph) -> None:
@@ -57,7 +56,7 @@ def _keep(
     space = getattr(torch.ops, str(forward.target).partition(".")[0])
     like = next(value for value in given if isinstance(value, torch.fx.Node)).meta["val"]
     with graph.inserting_before(forward):
-        kept = graph.call_function(getattr(space, made.name + KEPT).default, (given, problem))
+        kept = graph.call_function(getattr(space, made.name + KEPT_END).default, (given, problem))
     types = [form.types[name] for name in form.node.outputs]
     kept.meta = {**forward.meta, "val": [like.new_empty(t.shape, dtype=TORCH_TYPES[t.dtype]) for t in types]}
     forward.replace_all_uses_with(kept)
@@ -72,7 +71,7 @@ def _keep(
                 value = graph.call_function(getitem, (kept, place))
                 value.meta = {**kept.meta, "val": kept.meta["val"][place]}
             read.append(value)
-        new = graph.call_function(getattr(space, made.name + KEPT_BACKWARD).default, (read, problem))
+        new = graph.call_function(getattr(space, made.name + KEPT_BACKWARD_END).default, (read, problem))
     new.meta = dict(backward.meta)
     backward.replace_all_uses_with(new)
     graph.erase_node(backward)
