@@ -47,11 +47,14 @@ class StagedRunner(Protocol):
 class TiedGradients:
     """Sum of the gradients of both copies of a table.
 
-    It is nothing in models whose head has a matrix of its own.
+    It is nothing in models whose head has a matrix of its own. A buffer of `slots` has room for a chunk's values at
+    each `stride`.
     """
 
-    def __init__(self, runner: StagedRunner, kernels: Kernels, scratch: Buffer | None, slots: Slots) -> None:
-        self.runner, self.slots = runner, slots
+    def __init__(
+        self, runner: StagedRunner, kernels: Kernels, scratch: Buffer | None, slots: Slots, stride: int
+    ) -> None:
+        self.runner, self.slots, self.stride = runner, slots, stride
         self.layers = [layer for layer in (0, runner.model.layers + 1) if layer in runner.names]
         self.plans = {
             plan.types["y"].shape[0]: BoundPlan(plan, runner.device, runner.arena, scratch)
@@ -65,35 +68,27 @@ class TiedGradients:
             self._sum_chunk(start, min(CHUNK_PARAMETERS, words - start))
 
     def _sum_chunk(self, start: int, count: int) -> None:
-        nbytes = count * self.runner.model.value_bytes
-        held = {layer: self._take(layer, start, nbytes) for layer in self.layers}
-        places = [place for place, _ in held.values()]
-        other = self.slots.take() if len(self.layers) == 1 else None
-        if other is not None:
-            self._exchange(places[0], Pointer(other), nbytes)
-            places.append(Pointer(other))
-        result = self.slots.take()
-        self.runner.launch(self.plans[count], {"a": places[0], "b": places[1], "y": Pointer(result)})
-        for layer, (place, _) in held.items():
+        width, buffer, mover = self.runner.model.value_bytes, self.slots.take(), self.runner.mover
+        nbytes, spare = count * width, (Pointer(buffer, number * self.stride) for number in range(3))
+        result = next(spare)
+        if self.runner.level:
+            places = {layer: Pointer(self.runner.sums[layer], start * width) for layer in self.layers}
+        else:
+            places = {layer: next(spare) for layer in self.layers}
+            self.runner.wait([mover.fetch(*self._range(each, start), nbytes, place) for each, place in places.items()])
+        own, *others = places.values()
+        if not others:
+            others = [next(spare)]
+            self._exchange(own, others[0], nbytes)
+        self.runner.launch(self.plans[count], {"a": own, "b": others[0], "y": result})
+        for layer, place in places.items():
             if self.runner.level:
-                self.runner.device.copy(place, Pointer(result), nbytes)
+                self.runner.device.copy(place, result, nbytes)
                 self.runner.device.synchronize()
             else:
-                path, begin = self._range(layer, start)
-                self.runner.mover.store(path, begin, nbytes, Pointer(result), "tied")
-                self.runner.mover.wait_stored("tied")
-        for buffer in (result, other, *(own for _, own in held.values())):
-            if buffer is not None:
-                self.slots.give(buffer)
-
-    def _take(self, layer: int, start: int, nbytes: int) -> tuple[Pointer, Buffer | None]:
-        """Return a chunk's place in memory, and its buffer where it was read from storage."""
-        if self.runner.level:
-            return Pointer(self.runner.sums[layer], start * self.runner.model.value_bytes), None
-        buffer = self.slots.take()
-        path, begin = self._range(layer, start)
-        self.runner.wait([self.runner.mover.fetch(path, begin, nbytes, Pointer(buffer))])
-        return Pointer(buffer), buffer
+                mover.store(*self._range(layer, start), nbytes, result)
+        mover.drain()
+        self.slots.give(buffer)
 
     def _range(self, layer: int, start: int) -> tuple[Path, int]:
         made = self.runner.store.layout("gradients", layer)

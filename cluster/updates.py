@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Protocol, Self
 
 import numpy as np
+from attrs import frozen
 
 from ..backends import Buffer, Device, Pointer
 from ..ir import DType
@@ -41,6 +43,27 @@ class TrainedRunner(Protocol):
         """Wait until all moves are done."""
 
 
+@frozen
+class ChunkSlots:
+    """Pool of buffers for all values of a chunk.
+
+    As each value has one place in a buffer, plans are bound to few places.
+    """
+
+    slots: Slots
+    offsets: Mapping[str, int]
+
+    @classmethod
+    def allocate(cls, arena: Arena, elements: int, widths: Mapping[str, int]) -> Self:
+        """Return a pool for values of so many bytes an element."""
+        ends = [elements * end for end in accumulate(widths.values(), initial=0)]
+        return cls(Slots(arena, ends[-1], "optimiser"), dict(zip(widths, ends, strict=False)))
+
+    def places(self, buffer: Buffer) -> dict[str, Pointer]:
+        """Return the place of each value in a buffer."""
+        return {name: Pointer(buffer, offset) for name, offset in self.offsets.items()}
+
+
 class Updates:
     """Adam on the parameters of a stage, in chunks.
 
@@ -55,16 +78,23 @@ class Updates:
             for plan in kernels.adam
             if any(plan.types["w"].shape[0] in self._chunk_sizes(layer) for layer in runner.names)
         }
-        most = max(self.adam)
-        self.slots = {
-            dtype: Slots(runner.arena, dtype.size * most, "optimiser") for dtype in (runner.model.dtype, DType.F32)
-        }
-        #: The kind of file of the parameters that Adam updates, and of each of its results.
-        self.master = "master" if "master" in state_kinds(runner.model) else "weights"
+        state = state_kinds(runner.model)
+        #: The kind of file of the parameters that Adam updates, of each value that it reads, and of its results.
+        self.master = "master" if "master" in state else "weights"
+        self.values = {"mean": "mean", "square": "square"} | ({"g": "gradients"} if runner.level == 0 else {})
+        self.values |= {"w": self.master} if runner.level < 2 or self.master != "weights" else {}
         self.results = {"w.next": self.master} | {f"{kind}.next": kind for kind in ("mean", "square")}
         if self.master != "weights":
             self.results["value.next"] = "weights"
         self.given_out = next(name for name, kind in self.results.items() if kind == "weights")
+        self.given, self.made = (
+            ChunkSlots.allocate(
+                runner.arena,
+                max(self.adam),
+                {name: (DType.F32 if kind in state else runner.model.dtype).size for name, kind in kinds.items()},
+            )
+            for kinds in (self.values, self.results)
+        )
 
     def step(self, number: int, rate: float) -> None:
         """Update every parameter of this stage: read one generation, write the other."""
@@ -76,17 +106,16 @@ class Updates:
             for start in range(0, self.runner.store.elements(layer), CHUNK_PARAMETERS)
         ]
         coming = self._fetch_chunk(*chunks[0], number)
-        leaving: list[tuple[list[Move], dict[str, Buffer]]] = []
+        leaving: list[tuple[list[Move], Buffer]] = []
         for position, (layer, start) in enumerate(chunks):
             moves, held = coming
             # The next transfers queue after those that are waited for: storage is not idle between chunks.
             if position + 1 < len(chunks):
                 coming = self._fetch_chunk(*chunks[position + 1], number)
             self.runner.wait(moves)
-            made = {name: self._slots(kind).take() for name, kind in self.results.items()}
+            made = self.made.slots.take()
             count = self._count(layer, start)
-            bound = self.adam[count]
-            places = {name: Pointer(buffer) for name, buffer in (*held.items(), *made.items())}
+            places = self.given.places(held) | self.made.places(made)
             width = self.runner.model.dtype.size
             if self.runner.level >= 1:
                 places["g"] = Pointer(self.runner.sums[layer], width * start)
@@ -94,11 +123,11 @@ class Updates:
                 weights = Pointer(self.runner.weights[layer], width * start)
                 places |= {"w": weights} if self.master == "weights" else {}
             places |= {name: Pointer(self.runner.scalars[name]) for name in ("rate", "step")}
-            self.runner.launch(bound, places)
+            self.runner.launch(self.adam[count], places)
             if self.runner.level >= 2:
                 self.runner.device.copy(weights, places[self.given_out], width * count)
                 self.runner.device.synchronize()
-            self._retire((), held)
+            self.given.slots.give(held)
             leaving.append((self.store_chunk(layer, start, count, number, made), made))
             while len(leaving) > 1:
                 self._retire(*leaving.pop(0))
@@ -110,22 +139,13 @@ class Updates:
             self.runner.sum_slots.give(buffer)
         self.runner.sums.clear()
 
-    def _fetch_chunk(self, layer: int, start: int, number: int) -> tuple[list[Move], dict[str, Buffer]]:
-        count = self._count(layer, start)
-        kinds = {"mean": "mean", "square": "square"} | ({"g": "gradients"} if self.runner.level == 0 else {})
-        kinds |= {"w": self.master} if self.runner.level < 2 or self.master != "weights" else {}
-        held, moves = {}, []
-        for name, kind in kinds.items():
-            held[name] = self._slots(kind).take()
-            path, (begin, nbytes) = (
-                self.runner.store.path(kind, layer, number % 2),
-                self._range(kind, layer, start, count),
-            )
-            moves.append(self.runner.mover.fetch(path, begin, nbytes, Pointer(held[name])))
+    def _fetch_chunk(self, layer: int, start: int, number: int) -> tuple[list[Move], Buffer]:
+        held, moves = self.given.slots.take(), []
+        for name, place in self.given.places(held).items():
+            kind = self.values[name]
+            begin, nbytes = self._range(kind, layer, start, self._count(layer, start))
+            moves.append(self.runner.mover.fetch(self.runner.store.path(kind, layer, number % 2), begin, nbytes, place))
         return moves, held
-
-    def _slots(self, kind: str) -> Slots:
-        return self.slots[DType.F32 if kind in state_kinds(self.runner.model) else self.runner.model.dtype]
 
     def _count(self, layer: int, start: int) -> int:
         """Return the elements of a layer's chunk."""
@@ -139,19 +159,17 @@ class Updates:
         made = self.runner.store.layout(kind, layer)
         return made.start + made.dtype.size * start, made.dtype.size * count
 
-    def store_chunk(self, layer: int, start: int, count: int, number: int, made: dict[str, Buffer]) -> list[Move]:
+    def store_chunk(self, layer: int, start: int, count: int, number: int, made: Buffer) -> list[Move]:
         """Start to write an updated chunk to the next generation of files."""
         moves = []
-        for name, kind in self.results.items():
+        for name, place in self.made.places(made).items():
+            kind = self.results[name]
             path = self.runner.store.path(kind, layer, (number + 1) % 2)
-            begin, nbytes = self._range(kind, layer, start, count)
             key = (kind, layer, start)
-            moves.append(self.runner.mover.store(path, begin, nbytes, Pointer(made[name]), key))
+            moves.append(self.runner.mover.store(path, *self._range(kind, layer, start, count), place, key))
             self.runner.mover.leaving.pop(key)
         return moves
 
-    def _retire(self, moves: Sequence[Move], buffers: dict[str, Buffer]) -> None:
+    def _retire(self, moves: Sequence[Move], made: Buffer) -> None:
         self.runner.wait(moves)
-        kinds = self.results | {"mean": "mean", "square": "square", "g": "gradients", "w": self.master}
-        for name, buffer in buffers.items():
-            self._slots(kinds[name]).give(buffer)
+        self.made.slots.give(made)

@@ -40,7 +40,7 @@ that built the wheel, or a newer one. Programs in `examples/native/` use the lib
   the device's primary context, as PyTorch and the CUDA runtime do.
 * **Host memory.** `cuts_session_run_host` takes host memory on any device; on a GPU the session copies it.
 * **OpenCL** is opened by the system's loader, `libOpenCL.so.1`. The one in PyOpenCL's wheel (`cuts_options.library`)
-  works only in processes that import PyOpenCL.
+  works in processes that import PyOpenCL; in others, `PYOPENCL_HOME` is its folder, and `LD_LIBRARY_PATH` has `.libs`.
 * **Limits.** Linux on little-endian 64-bit machines. Plans that check indices, plans in stages or for ranges of sizes,
   and routines without a generated kernel cannot be exported. Results that are the same in each run are no tensors and
   have no outputs.

@@ -29,9 +29,9 @@ WIDTH = 120
 HEAD = """# Results
 
 `python docs/make_results.py` writes this page from `bench/results`. The last column of a table names the
-[circumstances](#circumstances) of a row: device, date and versions. A table contains the rows of the present kernels;
-`python -m cuts.bench stale FILE` marks rows of older kernels. *Speed* is the time of the fastest peer over the time of
-`cuts`. Errors are relative to float64.
+[circumstances](#circumstances) of a row: device, date and versions. Tables omit rows that `python -m cuts.bench stale
+FILE` has marked as older than their kernels; `paper` names the commits of a table's rows and counts those of other
+kernel sources. *Speed* is the time of the fastest peer over the time of `cuts`. Errors are relative to float64.
 
 ## Measure
 
@@ -45,7 +45,8 @@ as `cuts tune` does, within the budget of the row. Peers run in the same precisi
 cuBLAS; in strict fp32 without TF32), the fastest cuBLASLt and cuDNN plans for single operations, and `torch.compile`,
 each as a captured CUDA graph. Operations are timed with a cold L2 cache: each contender alternates over sets of tensors
 of four times the cache, and the median of alternating rounds counts. Models have random weights and inputs. TVM (a
-wheel of 100 MB) and TensorRT (PyPI has stubs only) could not be installed beside the GPU: they have no rows.
+wheel of 100 MB), TensorRT (PyPI has stubs only) and FlexTensor (no package) could not be installed beside the GPU: they
+have no rows.
 
 """
 #: Fields of the versions, and their short names.

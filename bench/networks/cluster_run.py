@@ -7,9 +7,8 @@ The same models run whole in memory for comparison.
     python -m cuts.bench cluster --small                                               # on a CPU, in seconds
 
 Each case is predicted from rates measured just before, run, and compared with a run in memory: results are equal bit
-by bit on one process, and close where gradients are summed in another order. "share" is the time of the slower of
-storage and compute over the time of the run, "disk" the storage rate during the run over the rate before, "rest" the
-error of the prediction with the rate during the run.
+by bit on one process, and close where gradients are summed in another order. "disk" is the storage rate during the run
+over the rate before, with the error of the prediction with the rate during the run.
 """
 
 from __future__ import annotations
@@ -71,6 +70,8 @@ def cases(small: bool, processes: int) -> list[ClusterCase]:
     offload = Way(1, 1, 1, "PR", micro, "nothing", "recompute+offload")
     outputs = Way(1, 1, 1, "PR", micro, "nothing", "offload")
     plain, mixed = model("inference", deep, 4), model("mixed", deep, 8, "mixed")
+    sizes = (4, 64, 4, 32, 8) if small else (8, 4096, 32, 2048, 32)
+    ranked = Transformer("ranked", *sizes, precision="mixed", vocabulary=97 if small else 50257)
     return [
         ClusterCase("inference PR", plain, streamed, whole, False, 3),
         ClusterCase("inference PR offload", plain, outputs, whole, False, 2),
@@ -78,6 +79,13 @@ def cases(small: bool, processes: int) -> list[ClusterCase]:
         ClusterCase("training PR", model("training", trained, 4), offload, back, True, 2),
         ClusterCase("mixed inference PR", mixed, streamed, whole, False, 3),
         ClusterCase("mixed training PR", model("mixed-training", trained // 2, 4, "mixed"), offload, back, True, 2),
+        *(
+            ClusterCase(
+                f"way {way.policy} {way.micro} {way.resident}", ranked, way, evolve(whole, micro=way.micro), False, 2
+            )
+            for policy in ("PR", "AR")
+            for way in (*(Way(1, 1, 1, policy, count) for count in (1, 2, 4, 8)), Way(1, 1, 1, policy, 2, "weights"))
+        ),
     ]
 
 
@@ -209,8 +217,6 @@ def run_case(case: ClusterCase, target: str, root: Path, machine: Machine, known
         gc.collect()  # the runner's device memory
     mine, whole = outcomes  # stages of two plans may have other layers
     row["difference"] = max((float(np.abs(mine[k] - whole[k]).max()) for k in mine.keys() & whole.keys()), default=0.0)
-    terms = row["terms"]
-    row["share"] = (max(terms["compute"], terms["storage"]) + terms["optimiser"]) / row["taken"]
     return row | {"all": time.perf_counter() - begin}
 
 
@@ -237,7 +243,7 @@ def line(row: Row) -> str:
     """Return a case as a line of text."""
     sizes = f"{row['name']:22}{row['weights'] / 1e9:7.3f} GB in {row['memory'] / 1e9:.3f} of {row['cap'] / 1e9:.3f} GB"
     times = f"predicted {row['predicted']:.3f} s, taken {row['taken']:.3f} ({row['off']:+.1%}, whole"
-    disk = f"disk {row['disk']:.2f} ({row['taken'] / row['with_disk'] - 1:+.1%}), share {row['share']:.2f}"
+    disk = f"disk {row['disk']:.2f} ({row['taken'] / row['with_disk'] - 1:+.1%})"
     return f"{sizes}; {times} {min(row['whole_seconds']):.3f}); {disk}; difference {row['difference']:.2g}"
 
 

@@ -79,14 +79,30 @@ def figure_5(rows: Sequence[Row]) -> str:
     found = {key: {n: each["PyTorch"]["ms"] / row["ms"] for n, row in each.items()} for key, each in measured.items()}
     found = {key: each for key, each in found.items() if each.keys() & {*FIGURE_5}}
     names = [name for name in (*FIGURE_5, *PEERS[1:]) if any(name in each for each in found.values())]
-    lines: list[list[object]] = []
-    for (model, task, batch), each in found.items():
-        label = f"{model} b{batch}{' training' if task == 'training' else ''}"
-        lines.append([label, *(f"{each[name]:.2f}" if name in each else None for name in names)])
+    lines: list[list[object]] = [
+        [_label(key), *(f"{each[name]:.2f}" if name in each else None for name in names)] for key, each in found.items()
+    ]
     shared = [each for each in found.values() if each.keys() >= {*FIGURE_5[:3]}]
     means = [geometric_mean(each[name] for each in shared) if shared else None for name in FIGURE_5[:3]]
     cells = [None if mean is None else f"{mean:.2f}" for mean in means]
     lines.append([f"geometric mean of {len(shared)}", *cells, *(None for _ in names[3:])])
+    return markdown_table(["workload", *names], lines)
+
+
+def _label(workload: tuple[str, str, int]) -> str:
+    model, task, batch = workload
+    return f"{model} b{batch}{' training' if task == 'training' else ''}"
+
+
+def code_generation(rows: Sequence[Row]) -> str:
+    """Return seconds of compilation and search by system (Figure 7)."""
+    found = {key: {n: row for n, row in each.items() if "seconds" in row} for key, each in measured_rows(rows).items()}
+    names = [n for n in (OURS[0], "torch.compile", "max-autotune", "XLA") if any(n in each for each in found.values())]
+    lines = [
+        [_label(key), *(f"{each[n]['seconds']:.1f}" if n in each else None for n in names)]
+        for key, each in found.items()
+        if each.keys() & {*names}
+    ]
     return markdown_table(["workload", *names], lines)
 
 

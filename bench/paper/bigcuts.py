@@ -122,29 +122,45 @@ def _inference_text(rows: Sequence[Row]) -> str:
 # ---- runs
 
 
+def _times(row: Row, *keys: str) -> tuple[str, ...]:
+    """Return the mean measured time, as the storage's rate is of all steps, and its errors from predictions."""
+    taken = fmean(row["seconds"])
+    return f"{taken:.3g}", *(f"{taken / row[key] - 1:+.1%}" for key in keys)
+
+
 def _runs_text(rows: Sequence[Row]) -> str:
-    """Return the runs on two GPUs, with means of all steps, as the storage's rate is."""
+    """Return the runs on two GPUs."""
     lines = []
     for row in rows:
-        taken, predicted = fmean(row["seconds"]), row["predicted"]
-        facts = (row["name"], row["way"]["policy"], f"{predicted:.3g}", f"{taken:.3g}", f"{taken / predicted - 1:+.1%}")
-        lines.append([*facts, f"{row['disk']:.2f}", f"{row['with_disk']:.3g}", f"{taken / row['with_disk'] - 1:+.1%}"])
+        taken, off, rest = _times(row, "predicted", "with_disk")
+        facts = (row["name"], row["way"]["policy"], f"{row['predicted']:.3g}", taken, off, f"{row['disk']:.2f}")
+        lines.append([*facts, f"{row['with_disk']:.3g}", rest])
     heads = ["case", "policy", "predicted, s", "measured, s", "error", "storage", "predicted with it, s"]
     return markdown_table([*heads, "error"], lines)
 
 
 def _beyond_text(rows: Sequence[Row]) -> str:
-    """Return runs under a limit of device memory, their predictions, and the rates of storage."""
+    """Return runs under a limit of device memory, beside a peer that offloads."""
     lines = []
     for row in rows:
         sizes = (f"{row[key] / 1e9:.1f}" for key in ("bytes", "limit", "memory"))
-        taken = fmean(row["seconds"])
-        errors = (f"{taken / row[key] - 1:+.1%}" for key in ("predicted", "with_disk"))
-        peer = f"{row['fsdp2_read'] / 1e9:.1f}" if "fsdp2_read" in row else None
-        rates = (f"{row['read'] / 1e9:.1f}", peer)
-        lines.append([row["name"], *sizes, f"{row['predicted']:.2f}", f"{taken:.2f}", *errors, *rates])
-    heads = ["case", "model, GB", "limit", "used", "predicted, s", "measured, s", "error"]
-    return markdown_table([*heads, "with its rate", "read, GB/s", "FSDP2, GB/s"], lines)
+        peer = row.get("fsdp2_seconds")
+        times = _times(row, "predicted", "with_disk")
+        lines.append([row["name"], *sizes, f"{row['predicted']:.3g}", *times, None if peer is None else f"{peer:.3g}"])
+    heads = ["case", "model, GB", "limit", "used", "predicted, s", "measured, s", "error", "with its rate"]
+    return markdown_table([*heads, "FSDP2, s"], lines)
+
+
+def _ways_text(rows: Sequence[Row]) -> str:
+    """Return ways of one model on one GPU in the order of their times."""
+    ordered = sorted(rows, key=lambda row: fmean(row["seconds"]))
+    predicted = sorted(row["predicted"] for row in rows)
+    lines = [
+        [f"{row['way']['policy']}, micro-batches of {row['way']['micro']}", row["way"]["resident"],
+         f"{row['predicted']:.3g}", *_times(row, "predicted"), place, 1 + predicted.index(row["predicted"])]
+        for place, row in enumerate(ordered, 1)
+    ]  # fmt: skip
+    return markdown_table(["way", "resident", "predicted, s", "measured, s", "error", "place", "predicted"], lines)
 
 
 TABLES = (
@@ -173,5 +189,9 @@ TABLES = (
         "beyond", "models beyond a limit of device memory, with their layers in host memory", _beyond_text,
         command="python -m cuts.bench beyond --target cuda --host-folder /dev/shm/model --out "
         "bench/results/paper/bigcuts-beyond.json",
+    ),
+    PaperTable(
+        "ways", "ways of inference on one GPU, in the order of their times", _ways_text,
+        command="python -m cuts.bench cluster --target cuda --only way --out bench/results/paper/bigcuts-ways.json",
     ),
 )  # fmt: skip

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from math import inf
+
+from cuts.bench.tools.records import Row, kernel_sources
 
 from .registry import DOCUMENTS, TableRequest, find_table, make_rows, read_table, tables_of
 
@@ -33,6 +37,14 @@ def list_tables(document: str) -> str:
     return "\n".join([document, *lines])
 
 
+def origin_of(rows: Sequence[Row]) -> str:
+    """Return the commits of rows, and the number of older times."""
+    commits, present = Counter(row["commit"] for row in rows), kernel_sources()
+    older = sum(bool(row["device"]) and row.get("sources") != present for row in rows)
+    text = ", ".join(f"{commit or 'unknown'} {count}" for commit, count in commits.most_common())
+    return f"Rows by commit: {text}; times of other kernel sources: {older} of {len(rows)}."
+
+
 def main() -> int:
     """Make missing rows of a table and print it."""
     options = parse_arguments()
@@ -44,5 +56,8 @@ def main() -> int:
     for row in () if options.print else make_rows(options.document, table, request, options.again):
         print(row["name"], file=sys.stderr, flush=True)
     rows = read_table(options.document, table)
-    print(table.text(rows) if rows else f"no current rows; {table.command or 'call without --print to make them'}")
+    if rows:
+        print(f"{table.text(rows)}\n\n{origin_of(rows)}")
+    else:
+        print(f"no current rows; {table.command or 'call without --print to make them'}")
     return 0

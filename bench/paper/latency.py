@@ -15,7 +15,6 @@ from cuts.latency.dataset import Samples, load_profile, packaged_profiles
 from .own_plans import networks_text, planned_networks, timed_networks
 from .registry import PaperTable, stamp_rows
 
-_REPORT = "python -m cuts.tests.latency.report -o bench/results/latency.json"
 #: Share within 10 % and RMSE in milliseconds that the paper prints, by network on its platform P1.
 PRINTED_ACCURACY: Mapping[str, Mapping[str, tuple[float, float]]] = {
     "ResNet50 V2": {"model": (91.34, 0.10), "FLOPs": (2.25, 4.70), "FastDeepIoT": (11.90, 1.90)},
@@ -39,9 +38,7 @@ def _accuracy() -> Iterator[tuple[str, dict[str, Any]]]:
     for precision in ("fp32", "tf32"):
         for label, network, system in _ROWS:
             found = report[precision]["layers"][label]
-            printed = (
-                [PRINTED_ACCURACY[network][system]] if network else [each[system] for each in PRINTED_ACCURACY.values()]
-            )
+            printed = [each[system] for name, each in PRINTED_ACCURACY.items() if network in ("", name)]
             fields = {"precision": precision, "label": label, "printed": [list(each) for each in printed]}
             yield f"{precision}: {label}", {**fields, "within": found["within"], "rmse": found["rmse"]}
 
@@ -67,14 +64,9 @@ def _sets() -> Iterator[tuple[str, dict[str, Any]]]:
         counts = Counter((row["kind"], row["op"], row["precision"]) for row in load_profile(name).rows)
         for kind in sorted({kind for kind, _, _ in counts}):
             own = {key: count for key, count in counts.items() if key[0] == kind}
-            found = {
-                precision: sum(count for key, count in own.items() if key[2] == precision)
-                for precision in ("fp32", "tf32")
-            }
-            yield (
-                f"{name} {kind}",
-                {"profile": name, "kind": kind, "operations": len({op for _, op, _ in own}), **found},
-            )
+            found = {p: sum(count for key, count in own.items() if key[2] == p) for p in ("fp32", "tf32")}
+            operations = len({op for _, op, _ in own})
+            yield f"{name} {kind}", {"profile": name, "kind": kind, "operations": operations, **found}
 
 
 def _sets_text(rows: Sequence[Row]) -> str:

@@ -251,7 +251,10 @@ def _model(arguments: Namespace) -> int:
         _check_tuned(arguments)
         model = find_own_plans(arguments.target)
         target = find_target(f"cuda:{arguments.target.removeprefix('cuda:')}")
-        found = model.predict(planned_launches(build_graph(graph, spec, target, CompileOptions()).plan))
+        planned = planned_launches(build_graph(graph, spec, target, CompileOptions()).plan)
+        # The batch is the first size of the first input.
+        batch = next((size for name in graph.inputs for size in graph.types[name].shape), 1)
+        found = model.predict(planned, batch)
     else:
         asked = find_predictor(arguments.target, arguments.precision, arguments.state or "warm")
         found = predict_model(Canonicalise(spec.instances).run(graph), asked)

@@ -15,7 +15,7 @@ from ..plans import Column
 from .stages import PipelineStage
 
 #: Parameters that the optimiser takes at a time.
-CHUNK_PARAMETERS = 1 << 20
+CHUNK_PARAMETERS = 1 << 22
 #: Bytes of partial sums that kernels add up across blocks: enough blocks for a GPU, each with a tile.
 PARTIAL_SUM_BYTES = 64e6
 #: Copies in fp32 of the embedding's gradient while its rows are added up, and bytes of a token's places then.
@@ -88,11 +88,11 @@ def _gradients(stage: PipelineStage) -> Column:
     """Return the bytes of gradients.
 
     With sums in storage: initial zeros, the sum before and the sum after, one that leaves, and with AR one that comes,
-    if the stage has several layers; with resident sums those of all layers and two more.
+    if the stage has several layers; with resident sums those of all layers and two more, or three between both ends.
     """
-    several = stage.layers > 1
+    several, spare = stage.layers > 1, 2 + stage.embedding * stage.head
     moving = np.where(stage.ways.pr, 3 + several, 4 + several) * _layer(stage)
-    found: Column = np.where(stage.ways.level >= 1, _all_layers(stage) + 2 * _layer(stage), moving)
+    found: Column = np.where(stage.ways.level >= 1, _all_layers(stage) + spare * _layer(stage), moving)
     return found
 
 
@@ -126,9 +126,8 @@ def _saved_values(stage: PipelineStage) -> Column:
 def _optimiser(stage: PipelineStage) -> Column:
     """Return the bytes of the optimiser.
 
-    For a chunk of parameters they are the values read and written, for the present chunk, the next and the last one;
-    with resident state that of all parameters besides, although the runner moves it too. With two chunks, the second is
-    written over the values read for the first, where these have room for it.
+    They are the values read and written of two chunks, since the next arrives and the last leaves meanwhile; with
+    resident state that of all parameters besides, although the runner moves it too.
     """
     ways, value = stage.ways, stage.value
     state = stage.block.state / stage.block.weights * value  # bytes of a parameter
@@ -136,9 +135,7 @@ def _optimiser(stage: PipelineStage) -> Column:
     written = state + value
     elements = _layer(stage) / value
     pieces = stage.layers * np.ceil(elements / CHUNK_PARAMETERS)
-    reused = np.where(ways.level >= (2 if stage.loads_state else 1), value, 0)
-    last = np.where(pieces > 2, written, np.where(pieces > 1, reused, 0))
-    moved = np.minimum(elements, CHUNK_PARAMETERS) * (np.minimum(2, pieces) * read + written + last)
+    moved = np.minimum(elements, CHUNK_PARAMETERS) * np.minimum(2, pieces) * (read + written)
     found: Column = moved + np.where(ways.level >= 3, stage.total("state"), 0.0)
     return found
 

@@ -165,7 +165,8 @@ class Process:
             return
         self.loss = by_plan.get(id(kernels.loss))
         self.updates = Updates(self, kernels, scratch)
-        self.tied = TiedGradients(self, kernels, scratch, self.updates.slots[model.dtype])
+        slots, stride = self.updates.given.slots, self.dtype.size * max(self.updates.adam)
+        self.tied = TiedGradients(self, kernels, scratch, slots, stride)
         self.sum_slots = Slots(self.arena, nbytes, "gradients")
         self.zeros = self.arena.allocate(nbytes, "gradients")
         self._lay_out_saved()
@@ -198,6 +199,13 @@ class Process:
         self.mover.leaving.clear()
         self.disk.close()
         self.mover.mapped.close()
+
+    def resident_bytes(self, layer: int, level: int) -> int | None:
+        """Return the bytes of a layer's resident values.
+
+        They stay from a level of residency on; before it there are none.
+        """
+        return self.store.layout("weights", layer).nbytes if self.level >= level else None
 
     def places(self, layer: int) -> dict[str, Pointer]:
         """Return the device memory of a layer's parameters and of common inputs."""

@@ -149,7 +149,7 @@ class Runner(EndKernels):
                 self.engine.receive(held.place, self.boundary, self.stage_of[layer + 1], backward=True)
             self.grads[key] = held
         before = self.sums.pop(layer, self.zeros) if micro else self.zeros
-        after = self.sum_slots.take()
+        after = self.sum_slots.take(self.resident_bytes(layer, 1))
         inner = self.inner[key].buffer if key in self.inner else None
         self.layer_backward(layer, (x.place, self.grads[key].place, dx.place), (before, after), inner)
         if kind == "head":

@@ -96,7 +96,7 @@ class Traffic(Process):
             if self.level < 2:
                 self._free_weights(before)
             for each in self.names if self.level >= 2 else [layer]:
-                self.weights[each] = self.weight_slots.take()
+                self.weights[each] = self.weight_slots.take(self.resident_bytes(each, 2))
                 self.begun[each] = 0
         for each in self.begun:
             self._bring_pieces(each, generation, part, parts)

@@ -50,9 +50,9 @@ class Arena:
 
 @define
 class Slots:
-    """Pool of device buffers of one size.
+    """Pool of device buffers, by default of one size.
 
-    A new buffer is made when none is free, within the arena's cap.
+    A new buffer is made when none that is free has room, within the arena's cap.
     """
 
     arena: Arena
@@ -60,9 +60,13 @@ class Slots:
     what: str
     free: list[Buffer] = field(factory=list)
 
-    def take(self) -> Buffer:
-        """Return a free buffer."""
-        return self.free.pop() if self.free else self.arena.allocate(self.nbytes, self.what)
+    def take(self, nbytes: int | None = None) -> Buffer:
+        """Return the smallest free buffer of at least so many bytes."""
+        size = self.nbytes if nbytes is None else nbytes
+        fitting = [place for place, buffer in enumerate(self.free) if buffer.nbytes >= size]
+        if not fitting:
+            return self.arena.allocate(size, self.what)
+        return self.free.pop(min(fitting[::-1], key=lambda place: self.free[place].nbytes))
 
     def give(self, buffer: Buffer) -> None:
         """Take a buffer back."""

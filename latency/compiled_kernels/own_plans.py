@@ -4,7 +4,7 @@ The plan is the one that the compiler makes without a measurement: from the tuni
 cost model. So its fusion, its algorithms and its schedules are known, and with them the estimate of each launch. A
 tuned plan takes a share of the sum of its estimates, since launches overlap and find their inputs in the L2 cache;
 launches of a loop, which wait for each other, have a share of their own. Both are medians over networks that were tuned
-and timed.
+and timed, one for a batch of 1, whose launches are short and wait for memory, one for larger ones.
 """
 
 from __future__ import annotations
@@ -71,23 +71,34 @@ class TimedPlan:
 
 
 @frozen
+class Shares:
+    """Shares of estimates that launches outside and inside of loops take."""
+
+    straight: float
+    looped: float
+
+
+@frozen
 class OwnPlans:
     """Model of the tuned plans of one machine.
 
-    It has the shares of estimates that launches outside and inside of loops take, and half the width of an interval as
-    a logarithm.
+    It has the shares of a batch of 1 and of larger ones, and half the width of an interval as a logarithm.
     """
 
-    share: float
-    looped: float
+    single: Shares
+    several: Shares
     width: float
 
-    def predict(self, planned: Sequence[PlannedLaunch]) -> ModelPrediction:
+    def shares(self, batch: int) -> Shares:
+        """Return the shares of a batch."""
+        return self.single if batch == 1 else self.several
+
+    def predict(self, planned: Sequence[PlannedLaunch], batch: int) -> ModelPrediction:
         """Predict a plan."""
         low, high = (float(np.exp(sign * self.width)) for sign in (-1, 1))
-        found, whole = [], 0.0
+        found, whole, shares = [], 0.0, self.shares(batch)
         for each in planned:
-            us = each.estimate * (self.looped if each.looped else self.share)
+            us = each.estimate * (shares.looped if each.looped else shares.straight)
             one = Prediction(us, us * low, us * high, ("cuts",), 0, _COVERED_PART)
             found.append(LayerPrediction(ModelLayer(each.name, each.op, ()), one))
             whole += us
@@ -95,7 +106,8 @@ class OwnPlans:
 
     def microseconds(self, plan: TimedPlan) -> float:
         """Return the predicted microseconds of a timed plan."""
-        return plan.straight * self.share + plan.looped * self.looped
+        shares = self.shares(plan.batch)
+        return plan.straight * shares.straight + plan.looped * shares.looped
 
 
 def planned_launches(plan: LaunchedGroups) -> list[PlannedLaunch]:
@@ -134,21 +146,28 @@ def fit_own_plans(plans: Sequence[TimedPlan], without: str = "") -> OwnPlans:
     """Return the model of some plans, without those of one network."""
     rest = [each for each in plans if each.network != without]
     errors = [abs(np.log(us / plan.us)) for plan, us in unseen_plans(rest)]
-    return OwnPlans(*_shares(rest), float(np.quantile(errors, _COVERED_PART)))
+    return _fit_shares(rest, float(np.quantile(errors, _COVERED_PART)))
 
 
 def unseen_plans(plans: Sequence[TimedPlan]) -> Iterator[tuple[TimedPlan, float]]:
     """Yield each plan with the microseconds that plans of other networks predict."""
     for plan in plans:
         others = [each for each in plans if each.network != plan.network]
-        yield plan, OwnPlans(*_shares(others or plans), 0.0).microseconds(plan)
+        yield plan, _fit_shares(others or plans).microseconds(plan)
 
 
-def _shares(plans: Sequence[TimedPlan]) -> tuple[float, float]:
-    """Return the shares of launches outside and inside of loops; each network counts once."""
+def _fit_shares(plans: Sequence[TimedPlan], width: float = 0.0) -> OwnPlans:
+    """Return the shares by batch; without plans of a kind, all plans decide."""
+    kinds = ([each for each in plans if (each.batch == 1) == alone] or plans for alone in (True, False))
+    single, several = map(_shares, kinds)
+    return OwnPlans(single, several, width)
+
+
+def _shares(plans: Sequence[TimedPlan]) -> Shares:
+    """Return the medians of shares; each network counts once."""
     share = _median_of_networks([(each.network, each.us / each.straight) for each in plans if not each.looped]) or 1.0
     loops = [(each.network, (each.us - share * each.straight) / each.looped) for each in plans if each.looped]
-    return share, _median_of_networks(loops) or share
+    return Shares(share, _median_of_networks(loops) or share)
 
 
 def _median_of_networks(values: Sequence[tuple[str, float]]) -> float | None:

@@ -138,3 +138,12 @@ def test_halves_of_a_layer_share_kernel_memory() -> None:
     assert len(inside) == 1
     kernels = kernels_of(LARGE_MODEL, way, True)
     assert sum(inside.values()) == max(map(intermediate_bytes, (*kernels.forward, *kernels.backward)))
+
+
+@pytest.mark.parametrize(("resident", "training"), [("weights", False), ("gradients", True), ("state", True)])
+def test_resident_tables_take_the_planned_memory(resident: str, training: bool) -> None:
+    way = Way(1, 1, 1, "PR", 2, resident, "recompute" if training else "keep")
+    model = evolve(SMALL_MODEL, vocabulary=4001)  # tables are larger than blocks
+    run = dry_run(ClusterPlan(model, HERE, way, training), kernels_of(model, way, training))
+    says, took = planned_bytes(model, way, 0, training), taken_bytes(run)
+    assert not {name for name, nbytes in took.items() if nbytes > says[name] and name != "inside kernels"}

@@ -135,6 +135,18 @@ def test_elements_before_the_start_are_left_out(n: int, start: int, k: int) -> N
 
 
 @needs_opencl
+@pytest.mark.parametrize(("n", "size"), [(1, 1), (5, 9), (1021, 300), (20011, 20011)])
+def test_true_elements_are_found_in_order(n: int, size: int) -> None:
+    """Find some, all, or more than there are; long rows are scanned in parts."""
+    model = graph({"m": TensorType(DType.BOOL, (n,))}, op("p", "nonzero", "m", size=size, fill=-2), out="p")
+    plan = build_graph(model, load_spec([]), find_target("opencl"), CompileOptions())
+    for share in (0.0, 0.3, 1.0):
+        mask = np.random.default_rng(0).random(n) < share
+        wanted = np.append(np.flatnonzero(mask), np.full(size, -2))[:size]
+        np.testing.assert_array_equal(plan.run({"m": mask})["p"], wanted)
+
+
+@needs_opencl
 @pytest.mark.parametrize(("n", "k"), [(10007, 3), (9001, 40)])
 @pytest.mark.parametrize("kind", ["spread", "extreme", "equal"])
 @pytest.mark.parametrize("largest", [True, False])

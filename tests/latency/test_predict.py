@@ -267,10 +267,16 @@ def test_timed_plans_of_other_networks_predict_plans() -> None:
 def test_launches_of_loops_have_another_share() -> None:
     plans = [TimedPlan("a", 1, 10.0, 0.0, 8.0), TimedPlan("b", 1, 10.0, 10.0, 20.0), TimedPlan("b", 2, 1.0, 2.0, 3.2)]
     model = fit_own_plans(plans)
-    assert (model.share, model.looped) == (0.8, pytest.approx(1.2))
+    assert (model.single.straight, model.single.looped) == (0.8, pytest.approx(1.2))
     planned = [PlannedLaunch("x", "conv", 10.0), PlannedLaunch("y", "gru", 5.0, looped=True)]
-    assert model.predict(planned).us == pytest.approx(14.0)
+    assert model.predict(planned, 1).us == pytest.approx(14.0)
     assert summarise("c", 1, planned, 1.0) == TimedPlan("c", 1, 10.0, 5.0, 1.0)
+
+
+def test_large_batches_have_other_shares() -> None:
+    model = fit_own_plans([TimedPlan(name, n, 10.0, 0.0, us) for name in "ab" for n, us in ((1, 8.0), (16, 9.0))])
+    planned = [PlannedLaunch("x", "conv", 10.0)]
+    assert [model.predict(planned, batch).us for batch in (1, 2, 64)] == pytest.approx([8.0, 9.0, 9.0])
 
 
 def test_predictions_of_models_use_the_unmeasured_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

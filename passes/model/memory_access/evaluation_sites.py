@@ -104,9 +104,10 @@ class EvaluationSite:
         else:
             turn = elements(read, shape, self.step)
             each = np.where(np.greater(turn, most), uses, turn * self.tiles * runs)
-        loops = zip(self.rows, self.trips, self.chunks, strict=True)
-        cut = [np.greater(t * c, prod(v.extent for v in loop)) for loop, t, c in loops if not used.isdisjoint(loop)]
-        alone = np.any(cut, axis=0) | _varies_by_thread(read.indices, self.run)
+        alone = _varies_by_thread(read.indices, self.run)
+        for loop, trips, chunk in zip(self.rows, self.trips, self.chunks, strict=True):
+            if not used.isdisjoint(loop):
+                alone = alone | np.greater(trips * chunk, prod(v.extent for v in loop))
         return np.where(alone, uses, np.where(many, np.maximum(once, each), once))
 
     def _runs(self, read: Read) -> Count:
