@@ -16,16 +16,8 @@ from importlib import import_module
 from time import perf_counter
 from typing import Any, TypeAlias
 
-from cuts.bench.tools.records import (
-    Row,
-    add_row_options,
-    circumstances,
-    fresh_keys,
-    is_stale,
-    keep_row,
-    key_of,
-    read_rows,
-)
+from cuts.bench.tools import records
+from cuts.bench.tools.records import Row, fresh_keys, is_stale, keep_row, key_of, read_rows
 from cuts.ir import CutsError
 
 from .models import MODELS_BY_NAME
@@ -78,7 +70,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", type=parse_case, metavar="MODEL:PRECISION[:BATCH]")
     parser.add_argument("--ways", nargs="+", choices=tuple(WAYS), default=list(USUAL))
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="of tuning, for each module")
-    add_row_options(parser, "steps.json")
+    records.add_row_options(parser, "steps.json")
     options = parser.parse_args()
     rows, failed, end = read_rows(options.out), False, perf_counter() + options.limit
     every = [(model.name, precision, model.batch) for precision in PRECISIONS for model in MODELS_BY_NAME.values()]
@@ -90,7 +82,7 @@ def main() -> int:
         torch = import_module("torch")
         for way, row in run_case(torch, case, options.ways, options.budget).items():
             failed |= "failure" in row
-            about = circumstances(torch.cuda.get_device_name(), options.commit)
+            about = records.circumstances(torch.cuda.get_device_name(), options.commit)
             rows = keep_row(options.out, identity(case, way) | row | about)
     print(steps_table([row for row in rows if not is_stale(row)]))
     return int(failed)

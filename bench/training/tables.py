@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from cuts.bench.tools.markdown import digits, markdown_table
 from cuts.bench.tools.records import Row
 
-#: Ways of `steps.WAYS`, which needs PyTorch.
+#: Ways of `steps.WAYS`.
 WAY_NAMES = ("eager", "inductor", "autotuned", "cuts")
 
 
