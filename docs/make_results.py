@@ -20,6 +20,7 @@ from cuts.bench.tools.breadth_tables import families
 from cuts.bench.tools.goals import figure, goals_table
 from cuts.bench.tools.markdown import digits, markdown_table
 from cuts.bench.tools.records import RESULTS, Row, is_stale, read_rows
+from cuts.bench.training.tables import steps_table
 from cuts.latency.dataset import GAP_NETWORKS
 
 DOCUMENT = Path(__file__).parent / "results.md"
@@ -169,6 +170,14 @@ def calls(known: Circumstances, name: str) -> Iterator[str]:
         yield older
 
 
+def training_steps(known: Circumstances, name: str) -> Iterator[str]:
+    """Yield steps of training through `torch.compile`."""
+    rows, older = fresh(read_rows(RESULTS / name))
+    yield from steps_table(rows, known.numbers).split("\n\n")
+    if older:
+        yield older
+
+
 def audit(known: Circumstances, name: str) -> Iterator[str]:
     """Yield random points of schedule spaces against the chosen ones."""
     rows, older = fresh(read_rows(RESULTS / name))
@@ -301,6 +310,7 @@ SECTIONS: tuple[tuple[str, Section, tuple[str, ...]], ...] = (
     ("Networks, H100", networks, ("evaluation_h100.json",)),
     ("Networks by precision policy", policies, ("evaluation.json",)),
     ("Calls through `torch.compile`", calls, ("door.json",)),
+    ("Training steps", training_steps, ("steps.json",)),
     ("Single operations", operations, ("ops.json", "ops_bf16.json", "ops_fp16.json")),
     ("Routines of vendors", operations, ("routines.json",)),
     (
@@ -322,6 +332,11 @@ TEXTS = {
     ),
     "Operations of the vocabulary": (
         "Targets of a list: a mean speed of 1.8 (aim 2.2), 99 % of the rows at 0.8 or more, none below 0.5."
+    ),
+    "Training steps": (
+        "Whole steps, Python included: forward pass, loss, backward pass and fused gradient descent with momentum.\n"
+        "`bf16` is autocast, whose peer is Inductor; `fp32` is strict, and its peer the fastest. `cuts` is not tuned.\n"
+        "*Peak ratio* is our peak memory over that of Inductor."
     ),
     "Cluster plans": (
         "[Cluster](cluster.md) explains the model. The limit stands for a smaller device memory. Times are means of\n"

@@ -246,7 +246,11 @@ class ImportContext:
 
     def zeros_like(self, value: str) -> Value:
         """Return zeros of a value's type."""
-        return self.constant(np.broadcast_to(np.zeros((), self.types[value].dtype.numpy), self.shape(value)))
+        return self.zeros_of(self.types[value])
+
+    def zeros_of(self, type_: TensorType) -> Value:
+        """Return zeros of a type."""
+        return self.number(0, type_.dtype, type_.shape)
 
     def number(
         self,
@@ -261,7 +265,8 @@ class ImportContext:
 
         Raises `GraphError` where PyTorch refuses the conversion.
         """
-        return self.constant(np.broadcast_to(array_of(convert(value, TORCH_TYPES[dtype])), tuple(shape)))
+        number = self.constant(array_of(convert(value, TORCH_TYPES[dtype])))
+        return self.emit("expand", number, shape=tuple(shape)) if shape else number  # no constant of equal elements
 
     def operand(self, value: Any, dtype: DType) -> Value:
         """Return a tensor or number as a value of an element type."""

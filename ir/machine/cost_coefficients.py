@@ -60,7 +60,8 @@ class CostCoefficients:
     Latency, in units of that of DRAM: `direct` of a direct load, `divided` times more where its address takes
     divisions, with exponents `guarded` and `line_spread` of its guards and its lines per 32 lanes; `staged_round`
     and `direct_round` of a round; `first` of a block; `epilogue` of a segment that loads after its reductions;
-    `fixed` of a kernel. `ahead` is the share of it that the work of other rounds hides, `interleaved` the share of
+    `fixed` of a kernel. `ahead` is the share of it that the work of other rounds hides, `beside_single` the part of
+    that which other blocks do where a block has one buffer, without matrix instructions, `interleaved` the share of
     a K block that is multiplied before copies begin on average. `barrier` scales the target's, `block` is clocks to
     start one, `joined` those per doubling of the warps of a warp split-K, `tail` the share of the last wave that is
     not filled.
@@ -221,6 +222,7 @@ class CostCoefficients:
     functions: float = 0.4
     cached_functions: float = 800.0
     reread: float = 1.0
+    beside_single: float = 1.0
 
 
 @frozen(cache_hash=True)

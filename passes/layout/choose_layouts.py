@@ -93,7 +93,8 @@ def _for_accesses(programs: Programs, products: Collection[Place], kept: frozens
     factors = [access.tensor for place in products for access in lines[place].accesses[:-1]]
     costs = InstructionCosts(paddable_types(programs.types, fixed) if factors else programs.types)
     every = components(lines.values(), programs.types, fixed)
-    orders = _choose_orders(tuple(evolve(part, second=True) for part in every), costs)
+    parts = every if products else (part.with_rows() for part in every)  # a softmax is one kernel where rows lie so
+    orders = _choose_orders(tuple(evolve(part, second=True) for part in parts), costs)
     ordered = _with_views(_order_rows(programs, lines, costs, orders), aliases, orders, fixed)
     multiplied, padded = {place: lines[place] for place in products}, pad_rows(ordered, factors)
     return order_constants(_order_products(padded, multiplied, costs, orders), products)

@@ -70,6 +70,12 @@ class Component:
         through = (dims for dims in self.matching_dims if {tensor for tensor, _ in dims} == self.tensors)
         return evolve(self, matching_dims=tuple(dims for dims in through if dims.isdisjoint(reduced | separate)))
 
+    def with_rows(self) -> Component:
+        """Return the component without other dims after rows that are reduced."""
+        rows = {a.tensor: len(a.indices) - 1 for line in self.lines if (a := _rows_of(line)) is not None}
+        kept = (dims for dims in self.matching_dims if all(rows.get(t, d) == d for t, d in dims))
+        return evolve(self, matching_dims=tuple(kept))
+
     def choices(self, types: Mapping[str, TensorType]) -> Iterator[dict[str, Order]]:
         """Yield orders with the dims of one set innermost, outermost, or second."""
         places = [_innermost, *[_second] * self.second, *[_outermost] * self.outermost]
@@ -100,6 +106,13 @@ def windows(line: StatementAccesses) -> Iterator[Access]:
         found = map(variables, access.indices)
         if any(not each.isdisjoint(reduce) and not each.isdisjoint(axes) for each in found):
             yield access
+
+
+def _rows_of(line: StatementAccesses) -> Access | None:
+    """Return the only read along a statement's one reduced axis, if that is its last dim."""
+    reduce = line.statement.reduce
+    found = [a for a in line.accesses[:-1] if any(not variables(i).isdisjoint(reduce) for i in a.indices)]
+    return found[0] if len(found) == len(reduce) == 1 and running(found[0].indices[-1]) == reduce[0] else None
 
 
 def _innermost(dim: int, rank: int) -> Order:

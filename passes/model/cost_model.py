@@ -148,7 +148,9 @@ def _exposed_seconds(
         staged & np.greater(features.stages, 1) & np.greater(features.rounds, 1) & np.equal(features.register_staged, 0)
     )
     spread = np.greater(features.tensor, 0) & np.equal(features.waited, 0)
-    ahead = np.where(ring, features.stages - 1.0 - np.where(spread, costs.interleaved, 0.0), 0.0) + 1.0 - 1.0 / others
+    single = staged & np.equal(features.stages, 1) & np.equal(features.tensor, 0)
+    beside = (1.0 - 1.0 / others) * np.where(single, costs.beside_single, 1.0)
+    ahead = np.where(ring, features.stages - 1.0 - np.where(spread, costs.interleaved, 0.0), 0.0) + beside
     latency = np.where(staged, costs.staged_round, costs.direct_round) * target.dram_latency
     # Synchronous copies come in several batches, with a wait for each.
     in_flight = np.where(np.greater(features.stages, 1), MAX_HELD_IN_FLIGHT, MAX_STAGED_IN_FLIGHT)
@@ -159,7 +161,7 @@ def _exposed_seconds(
     part = staged_rounds / (waves * np.maximum(1.0, features.rounds))
     waiting = staged_rounds * latency**2 / (latency + costs.ahead * ahead * busy * part / staged_rounds)
     waiting = waiting + _unstaged_seconds(busy * (1.0 - part), waves * np.maximum(MIN_ROUNDS, looped), target)
-    waiting = np.maximum(waiting, _lone_block_clocks(features, waves, resident, target) / target.clock)
+    waiting = waiting + _lone_block_clocks(features, waves, resident, target) / target.clock
     asked = costs.epilogue * waves * features.asked * target.dram_latency / resident
     return waiting + asked + costs.first * waves * target.dram_latency / resident
 
@@ -211,11 +213,31 @@ def _compute_seconds(
     working = np.minimum(warps, features.working)
     parallel = resident * working * np.minimum(features.instances, 64) ** costs.independent / costs.warps
     busy = blocks / target.clock * (1.0 + parallel**-4.0) ** (costs.hiding / 4.0)
+    busy = busy * np.where(ringed, _last_wave_factor(features, resident, warps, target, costs), 1.0)
     # Warps of one block load their fragments together and multiply together; other blocks multiply meanwhile.
     used = TENSOR_CORES / np.minimum(TENSOR_CORES, resident * warps)
     tensor = features.tensor * used + features.waited / np.sqrt(resident)
     issue = issue * np.maximum(1.0, target.issue_per_clock / (resident * working))
     return busy * issue / target.issue_per_clock, busy * shared, busy * tensor
+
+
+def _last_wave_factor(
+    features: Features, resident: Count, warps: Count, target: Target, costs: CostCoefficients
+) -> Count:
+    """Return the factor of an SM's work where warps do not divide among its schedulers, and the last wave has few."""
+
+    def latency_factor(blocks: Count) -> Count:
+        parallel = blocks * warps * np.minimum(features.instances, 64) ** costs.independent / costs.warps
+        return (1.0 + parallel**-4.0) ** (costs.hiding / 4.0)
+
+    def imbalance(blocks: Count) -> Count:
+        shared = blocks * warps / target.issue_per_clock
+        return np.ceil(shared) / shared
+
+    fullest = np.ceil(features.grid / target.NUM_SM)
+    last = np.maximum(1.0, fullest - resident * np.floor((fullest - 1.0) / resident))
+    slower = imbalance(last) * latency_factor(last) / latency_factor(resident)
+    return imbalance(resident) + last / fullest * (slower - imbalance(resident))
 
 
 def _extra_issue_slots(target: Target) -> float:

@@ -36,6 +36,9 @@ from .shared_launches import Launch, in_order
 POINTER_BYTES = 12
 #: Share of the launch time that sharing a launch has to save.
 MIN_SAVED_LAUNCH_SHARE = 0.5
+#: Most launch times that a member takes where kernels differ, as they are compiled together: products of 600 us took
+#: 1,060 us beside sums over rows.
+MAX_DIFFERING_LAUNCHES = 100.0
 #: Limits of different kernels in a launch, as they are compiled one after another; those without sums are short.
 MAX_DISTINCT_KERNELS, MAX_DISTINCT_POINTWISE_KERNELS = 12, 64
 #: Most threads of a block in which threads of narrower members are idle.
@@ -281,7 +284,11 @@ def _merge_level(
     for launch in sorted(members, key=lambda each: (first[keys[each.places[0]]], each.places)):
         several = enumerate(made if not over() else ())
         tries = [(n, each.merge(_as_wide(launch, each, keys, wide, target), keys)) for n, each in several]
-        gains = [(saved_seconds(made[n], launch, both, target), -n) for n, both in tries if is_launchable(both, target)]
+        gains = [
+            (saved_seconds(made[n], launch, both, target), -n)
+            for n, both in tries
+            if _is_short(both, target) and is_launchable(both, target)
+        ]
         gain, place = max(gains, default=(0.0, 0))
         if gain > MIN_SAVED_LAUNCH_SHARE * target.launch_time:
             made[-place] = tries[-place][1]
@@ -348,6 +355,12 @@ def is_launchable(launch: Launch, target: Target) -> bool:
 def saved_seconds(first: Launch, second: Launch, both: Launch, target: Target) -> float:
     """Return the seconds that merging two launches saves."""
     return launch_seconds(first, target) + launch_seconds(second, target) - launch_seconds(both, target)
+
+
+def _is_short(launch: Launch, target: Target) -> bool:
+    """Return whether kernels of a launch are equal, or none of them takes long."""
+    longest = max(candidate.score for candidate in launch.candidates)
+    return len({*map(id, launch.candidates)}) == 1 or longest < MAX_DIFFERING_LAUNCHES * target.launch_time
 
 
 def launch_seconds(launch: Launch, target: Target) -> float:

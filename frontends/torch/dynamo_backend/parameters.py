@@ -96,19 +96,19 @@ def _written_inputs() -> frozenset[int]:
     return frozenset(number for number, about in inputs if about.mutates_data or about.mutates_metadata)
 
 
-def is_direct(graph: torch.fx.Graph, arguments: Sequence[Any]) -> bool:
+def is_direct(graph: torch.fx.Graph, kinds: Sequence[type]) -> bool:
     """Return whether a graph can run without autograd's wrapper.
 
-    The graph is the one that is being compiled. The wrapper gives views their bases, writes changes back to inputs that
-    need gradients, and takes as long as launching a plan.
+    The graph is the one that is being compiled, for arguments of these types. The wrapper gives views their bases,
+    writes changes back to inputs that need gradients, and takes as long as launching a plan.
     """
     facts = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
     places = [node for node in graph.nodes if node.op == "placeholder"]
-    if len(places) == len(arguments) and _is_traced_by_call(graph):
-        return all(type(argument) in PLAIN_TENSORS for argument in arguments)
-    if facts is None or len(places) != len(arguments) or has_backward(graph):
+    if len(places) == len(kinds) and _is_traced_by_call(graph):
+        return all(kind in PLAIN_TENSORS for kind in kinds)
+    if facts is None or len(places) != len(kinds) or has_backward(graph):
         return False
     written = any(about.mutation_type is MutationType.MUTATED_OUT_GRAPH for about in facts.input_info)
     new = all(about.output_type is OutputType.non_alias for about in facts.output_info)
-    plain = not any(isinstance(a, torch.Tensor) and type(a) not in PLAIN_TENSORS for a in arguments)
+    plain = not any(issubclass(kind, torch.Tensor) and kind not in PLAIN_TENSORS for kind in kinds)
     return new and plain and not written and not any(getattr(facts, name, None) for name in _WRAPPER_FIELDS)
