@@ -68,7 +68,7 @@ def add_launches(tables: RecordTables, sequence: SequencePlan, numbers: Sequence
             tables.add("address", place.block, 0, place.offset)
         waits = None if sequence.waits is None else sequence.waits[position]
         first_wait = tables.numbers(waits or ())
-        argument, nbytes = made.evict_first or (NONE, 0)
+        argument, nbytes = (None if kernel == NONE else made.evict_first) or (NONE, 0)
         count = NONE if waits is None else len(waits)
         tables.add("launch", kernel, first, first_wait, count, argument, 0, nbytes)
 

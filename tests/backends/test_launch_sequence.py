@@ -231,7 +231,7 @@ def test_routines_are_recorded_again_where_tensors_move(driver: FakeDriver, monk
     )
     plan = evolve(
         PLAN,
-        calls=(*PLAN.calls, KernelCall(2, ((BlockAddress(1, 16),),))),
+        calls=(*PLAN.calls, KernelCall(2, ((BlockAddress(1, 16),),), evict_first=(0, 16))),
         order=((0, 0), (2, 0), (1, 0)),
     )
     bindings = BindingsDriver(driver)
