@@ -26,7 +26,6 @@ COMMANDS = {
     "fit-rank": ("tools.fit_rank", "calibrates the cost model on measured kernels"),
     "paper": ("paper.command", "tables and figures of the four documents"),
     "compile_time": ("tools.compile_time", "CPU seconds of compilations by stage"),
-    "digests": ("tools.kernel_digests", "digests of the compiler's output, to compare two versions"),
     "stale": ("tools.records", "marks result rows that are older than the kernels they describe"),
 }
 

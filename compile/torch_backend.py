@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import Lock
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from attrs import field, fields, frozen
@@ -99,7 +98,7 @@ def cuts_backend(
         _CachedPlans(wishes),
         wishes.max_shapes,
         wishes.buckets,
-        None if opened else shares.restart,
+        shares.resume if opened else shares.restart,
         wishes.memory,
     )
 
@@ -226,8 +225,7 @@ class _Precisions:
 
     def _compile(self, precision: PrecisionName, captured: CapturedGraph) -> None:
         shares = self.wishes.shares() if self.made else self.shares
-        begun = monotonic() if self.made else captured.start_time  # reading it counts
-        with shares.share(begun, captured.is_last) as budget:
+        with shares.share(captured.is_last) as budget:
             self._compile_within(budget, precision, captured)
 
     def _compile_within(self, budget: Budget, precision: PrecisionName, captured: CapturedGraph) -> None:

@@ -320,6 +320,7 @@ if TYPE_CHECKING:
     from .statement import Program, Statement, rename_axes, rename_statement, runs, sums_products
     from .text import parse_graph, parse_ir, print_graph, print_ir, rename_in_text, renew_keywords, use_former_keywords
     from .traversal import (
+        BYTE_BITS,
         addressed_elements,
         block_scales,
         distinct,
@@ -329,6 +330,7 @@ if TYPE_CHECKING:
         indices,
         loaded_values,
         map_indices,
+        numbers_per_byte,
         reads,
         rebuild,
         rename_expr,

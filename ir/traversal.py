@@ -30,9 +30,12 @@ from .affine import (
     variables,
 )
 from .expr import Call, Const, Expr, Read
+from .types import DType
 
 #: Fewest terms of a sum that share a scale: those of the shallowest K block.
 MIN_SCALED_TERMS = 32
+#: Bits of a byte.
+BYTE_BITS = 8
 
 # ---- contents of an expression
 
@@ -148,6 +151,14 @@ def block_scales(term: Expr, reduced: tuple[Var, ...]) -> tuple[tuple[Expr, ...]
     block = common & -common
     scaled = block >= MIN_SCALED_TERMS and steps.count(1) == 2 == len(parts) - len(found)
     return (found, block) if scaled else ((), 0)
+
+
+@lru_cache(maxsize=1 << 16)
+def numbers_per_byte(expr: Expr) -> int:
+    """Return the most numbers of a byte that an expression masks."""
+    masks = (node.args[1] for node in distinct(expr) if isinstance(node, Call) and node.fn == "bitand")
+    bits = (int(mask.value).bit_length() for mask in masks if isinstance(mask, Const) and mask.dtype is DType.U8)
+    return max((BYTE_BITS // n for n in bits if n), default=1)
 
 
 @lru_cache(maxsize=1 << 16)

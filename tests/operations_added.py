@@ -1,7 +1,4 @@
-"""Uses of operations that recorded digests of kernels do not have.
-
-`bench/tools/digest_cases.py` has a graph of its own for them.
-"""
+"""Uses of operations beside those of `operations.py`."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import frozen
 
-from ...ir import Clamp, DType, FloorDiv, Guard, Index, Indirect, Mod, Var
+from ...ir import Clamp, DType, FloorDiv, Guard, Index, Indirect, Mod, Var, indirects, variables
 
 
 @frozen
@@ -89,14 +89,22 @@ def _unsigned_text(index: Index, divisor: int, pointers: Mapping[str, PointerNam
 def guard_text(guards: Sequence[Guard], pointers: Mapping[str, PointerName], conjunction: str = "&&") -> str:
     """Return a conjunction of range conditions.
 
-    Bounds that the variables' ranges prove are left out. With "&" all parts are computed.
+    Bounds that the variables' ranges prove are left out. With "&" all parts are computed; so they are where no guard
+    bounds the places that others look up.
     """
     parts: list[str] = []
     for guard in guards:
         low, high = guard.index.bounds()
         text = index_text(guard.index, pointers, raw=True)
+        if low < guard.low and high >= guard.high == guard.low + 1:
+            parts.append(f"{text} == {guard.low}")
+            continue
         if low < guard.low:
             parts.append(f"{text} >= {guard.low}")
         if high >= guard.high:
             parts.append(f"{text} < {guard.high}")
+    looked_up = [(guard, found) for guard in guards for found in indirects(guard.index)]
+    places = {v for _, found in looked_up for index in found.parts for v in variables(index)}
+    if looked_up and all(places.isdisjoint(variables(g.index)) for g in guards if not indirects(g.index)):
+        conjunction = "&"
     return f" {conjunction} ".join(parts) or "1"

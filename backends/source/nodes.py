@@ -105,7 +105,8 @@ class NodePrinter(ValuePrinter):
         vectors = self.names.dialect.vectors[node.memory_dtype.value]
         where = self._vector_place(node, start, len(lanes))
         name = self.names.fresh()
-        conversion = self.names.dialect.instructions[unpacking_name(node)] if node.stored else ""
+        words = node.dtype is DType.U32
+        conversion = self.names.dialect.instructions[unpacking_name(node)] if node.stored and not words else ""
         if guards:
             (fill,) = vectors.pack([number_text(node.fill, node.memory_dtype, self.names.dialect)] * vectors.per_word)
             self.out.line(
@@ -120,8 +121,11 @@ class NodePrinter(ValuePrinter):
         else:
             self.out.line(f"{where['vector']} {name} = {vectors.load.format(**where)};")
         for place, lane in enumerate(range(count * lanes.start, count * lanes.stop)):
-            if node.dtype is DType.U32 and place % (2 * node.distance) >= node.distance:
-                continue  # the second number of a pair
+            if words:
+                if place % (vectors.per_word * count) == 0:
+                    part = vectors.names[place // (vectors.per_word * count)]
+                    self.out.line(f"{self.lane_text(node, node.axis, lane)} = {name}.{part};")
+                continue
             text = vectors.element(name, place, conversion, count, node.zero)
             self.out.line(f"{self.lane_text(node, node.axis, lane)} = {text};")
 

@@ -46,6 +46,7 @@ from ...ir import (
     vector_axes,
 )
 from .index_ctext import guard_text
+from .needed_nodes import needed_nodes, source_nodes
 from .nodes import NodePrinter
 from .scope import KernelNames, Writer
 from .text_size import unroll_factor
@@ -132,12 +133,13 @@ class PhasePrinter:
         for var in (v for v in self.phase.unrolled if v in self.phase.scopes):
             inside = {n for n in nodes if (rest := self._rest(n, opened)) and rest[0] == var}
             after, wanted = set[object](inside), set[object]()
+            needed = needed_nodes(nodes)
             for node in nodes:
-                if any(source in after for source in _sources(node)):
+                if any(source in after for source in needed[node]):
                     after.add(node)
             for node in reversed(nodes):
                 if node in inside or node in wanted:
-                    wanted.update(_sources(node))
+                    wanted.update(needed[node])
             early = {n for n in nodes if n in wanted and n not in after}
             nodes = [*(n for n in nodes if n in early), *(n for n in nodes if n not in early)]
         return nodes
@@ -151,7 +153,7 @@ class PhasePrinter:
         if any(isinstance(node, WarpgroupMma) for node in unit.nodes):
             return True
         left = (n for n in unit.nodes if any(home.get(u) is not unit for u in self.users.get(n, [])))
-        found = (o for n in unit.nodes for o in _sources(n) if home.get(o) is not unit and not _inline_always(o))
+        found = (o for n in unit.nodes for o in source_nodes(n) if home.get(o) is not unit and not _inline_always(o))
         held = (
             o
             for n in unit.nodes
@@ -211,7 +213,7 @@ class PhasePrinter:
             joined = bool(units) and fence == len(units) and units[-1].key == key  # lane reductions in one exchange
             early = fence > 0 and self._is_of_rows(node)
             held = (o.name for o in operand_nodes(node) if isinstance(o, RegisterRead))
-            known = (*(place[o] for o in _sources(node) if o in place), *(written[n] for n in held if n in written))
+            known = (*(place[o] for o in source_nodes(node) if o in place), *(written[n] for n in held if n in written))
             earliest = max([0 if early else fence - joined, *known], default=0)
             fitting = [i for i in range(earliest, len(units)) if units[i].key == key]
             chosen = fitting[0 if early else -1] if fitting else None
@@ -238,11 +240,6 @@ class PhasePrinter:
 
 def _inline_always(node: DfgNode) -> bool:
     return isinstance(node, (Literal, RegisterRead, Test, IndexNode, Window, SharedMatrix))
-
-
-def _sources(node: DfgNode) -> list[Value]:
-    """Return the operands that are printed themselves, the loads of windows."""
-    return [o.load if isinstance(o, Window) else o for o in operand_nodes(node)]
 
 
 def print_phase(phase: Phase, names: KernelNames, out: Writer) -> None:

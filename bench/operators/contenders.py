@@ -184,14 +184,18 @@ _BUILDERS: Mapping[str, Builder] = {
 }
 
 
+_BITS = {DType.BF16: (np.int16, "bfloat16"), DType.F8E4M3: (np.uint8, "float8_e4m3fn")}
+
+
 def tensor_at(torch: Any, device: Device, place: Pointer, type_: TensorType) -> Any:
     """Return memory of ours as a tensor.
 
-    PyTorch knows bfloat16 by no name that others have, so it goes as bits.
+    Types that have no name that PyTorch and others know go as bits.
     """
     array = DeviceArray(type_, place, device, type_.strides)
-    if type_.dtype is DType.BF16:
-        return torch.as_tensor(array.view(np.int16), device="cuda").view(torch.bfloat16)
+    bits, name = _BITS.get(type_.dtype, (None, ""))
+    if bits is not None:
+        return torch.as_tensor(array.view(bits), device="cuda").view(getattr(torch, name))
     return torch.as_tensor(array, device="cuda")
 
 
@@ -214,16 +218,16 @@ class Peers:
     def ways(self, *modes: str) -> list[PeerWay]:
         """Return PyTorch, and torch.compile in some modes, for these shapes alone."""
         compiled = [("compile", partial(self._compile_case, mode)) for mode in modes]
-        return [("torch", lambda: self._record("torch", self.call)), *compiled]
+        return [("torch", lambda: self.record("torch", self.call)), *compiled]
 
     def _compile_case(self, mode: str) -> Contender:
         self.torch._dynamo.reset()
-        return self._record("compile", self.torch.compile(self.call, mode=mode, dynamic=False))
+        return self.record("compile", self.torch.compile(self.call, mode=mode, dynamic=False))
 
     def libraries(self, case: Case) -> list[PeerWay]:
         """Return cuBLASLt or cuDNN where the case is theirs."""
         if is_product(case):
-            return [("cublaslt", lambda: self._record("cublaslt", best_product(case, self._views(self.sets[0]))))]
+            return [("cublaslt", lambda: self.record("cublaslt", best_product(case, self._views(self.sets[0]))))]
         if isinstance(case, GradientCase):
             return [("cudnn", lambda: self._cudnn(*gradient_of(case)))]
         convolution = convolution_of(case)
@@ -267,9 +271,10 @@ class Peers:
             views.append(view.permute(TO_FIRST) if last else view)
         return views
 
-    def _record(self, name: str, call: Any) -> Contender:
-        """Record a call on every set as a CUDA graph of PyTorch's; results are kept, so that each set has one of its
-        own.
+    def record(self, name: str, call: Any) -> Contender:
+        """Record a call on every set as a CUDA graph of PyTorch's.
+
+        Each set has results of its own.
         """
         inputs = [self._views(memory) for memory in self.sets]
         return by_torch(self.device, self.torch, name, [partial(call, *each) for each in inputs])

@@ -130,6 +130,7 @@ class Case:
     weights: tuple[str, ...] = ()
     precision: str = "fp32"
     channels_last: bool = False
+    deterministic: bool = field(default=True, kw_only=True)
 
     @property
     def key(self) -> str:

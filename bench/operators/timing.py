@@ -7,16 +7,59 @@ one graph; rounds of the contenders alternate, so that clock drift affects all o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import fcntl
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from attrs import frozen
+from attrs import define, frozen
 from cuts.backends.device import Device, Launch, Timing
 
 #: Most sets of tensors.
 MAX_SETS = 128
 #: Seconds that a round of calls takes about, where calls are short.
 ROUND_SECONDS = 0.01
+
+
+@define
+class Turns:
+    """Turns of processes on one device, by a lock in a folder.
+
+    There are `count` processes; without a folder there is one.
+    """
+
+    folder: Path | None = None
+    count: int = 1
+    held: bool = False
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Hold the device alone, also within a turn."""
+        if self.folder is None or self.held:
+            yield
+            return
+        with (self.folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.held = True
+            try:
+                yield
+            finally:
+                self.held = False
+
+    def come(self, number: int) -> None:
+        """Say that a process is here."""
+        if self.folder is not None:
+            (self.folder / f"{number}.here").touch()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until all processes are here, at most some seconds."""
+        end = time.monotonic() + seconds
+        while self.folder is not None and time.monotonic() < end:
+            if len([*self.folder.glob("*.here")]) >= self.count:
+                break
+            time.sleep(0.2)
 
 
 @frozen

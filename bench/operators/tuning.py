@@ -117,19 +117,24 @@ def prefix(number: int) -> str:
 
 
 def tune(cases: Sequence[Case], target: Target, emit: Emit, session: TuningSession | None) -> list[Tuned]:
-    """Compile cases of one precision together, each with its own launches.
+    """Compile cases of the same options together, each with its own launches.
 
     Workers and device are busy all the time; without a session the model chooses.
     """
-    registry = vocabulary_of(cases)
-    policy = PRECISIONS[cases[0].precision]
-    # Tensors of a half type are stored so already: the rest of the policy is the multiplication of f32.
-    options = CompileOptions(
-        mode="mixed", precision=policy.name if policy.math else "fp32", horizontal_fusion="connected"
-    )
+    registry, options = vocabulary_of(cases), options_of(cases[0])
     run = compile_graph if session is None else session.compile
     compiled = run(union(cases, registry), registry, target, options, emit)
     return [_tuned_case(compiled, case, prefix(number), target) for number, case in enumerate(cases)]
+
+
+def options_of(case: Case) -> CompileOptions:
+    """Return how a case is compiled."""
+    policy = PRECISIONS[case.precision]
+    # Tensors of a half type are stored so already: the rest of the policy is the multiplication of f32.
+    precision = policy.name if policy.math else "fp32"
+    return CompileOptions(
+        mode="mixed", precision=precision, horizontal_fusion="connected", deterministic=case.deterministic
+    )
 
 
 def vocabulary_of(cases: Sequence[Case]) -> Registry:
@@ -191,21 +196,22 @@ def fill(tuned: Tuned, device: Device) -> TunedBuffers:
     memory = TunedBuffers(tuned, device)
     for name in tuned.case.inputs:
         device.upload(memory.place(tuned.name(name)), np.ascontiguousarray(tuned.case.values(name)))
-    for step in tuned.steps:
-        for tensor in step.tensors:
-            if tensor in tuned.graph.constants and tensor not in map(tuned.name, tuned.case.inputs):
-                device.upload(memory.place(tensor), np.ascontiguousarray(tuned.graph.constants[tensor]))
-            else:
-                memory.place(tensor)
+    known = set(map(tuned.name, tuned.case.inputs))
+    for tensor in dict.fromkeys(tensor for step in tuned.steps for tensor in step.tensors):
+        buffer = tuned.storages[tensor].buffer if tensor in tuned.storages else tensor
+        for constant in (tensor, buffer):  # a view's buffer may be a constant
+            if constant in tuned.graph.constants and constant not in known:
+                device.upload(memory.place(constant), np.ascontiguousarray(tuned.graph.constants[constant]))
+                known.add(constant)
+        memory.place(tensor)
     return memory
 
 
-def cold_sets(tuned: Tuned, device: Device, cache: int) -> list[TunedBuffers]:
+def cold_sets(first: TunedBuffers, cache: int) -> list[TunedBuffers]:
     """Return equal sets of tensors that keep a cache cold."""
-    first = fill(tuned, device)
     sets = [first]
     for _ in range(sets_for(first.nbytes, cache) - 1):
-        sets.append(TunedBuffers(tuned, device))
+        sets.append(TunedBuffers(first.tuned, first.device))
         sets[-1].copy(first)
     return sets
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import geometric_mean
 
-from .goals import figure, row_line
+from .goals import figure, goals_table, row_line
 from .markdown import markdown_table
 from .records import Row
 
@@ -22,9 +22,9 @@ def speed(row: Row) -> float:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Return slow rows, the slowest first, and figures by family."""
+    """Return slow rows, figures by family, and those with targets."""
     slow = sorted((row for row in rows if speed(row) < SPEED_TARGET), key=speed)
-    return "\n".join([*map(row_line, slow), families(rows)])
+    return "\n".join([*map(row_line, slow), families(rows), *filter(None, [goals_table(rows)])])
 
 
 def families(rows: Sequence[Row]) -> str:

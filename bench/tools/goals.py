@@ -15,7 +15,10 @@ from .markdown import markdown_table
 
 @frozen
 class Goal:
-    """Line of the table: its rows, figure, threshold and aim."""
+    """Line of the table: rows, figure, threshold, aim.
+
+    Each row must reach `lowest`. The figure `beside` is the time of the row of that name in another class over ours.
+    """
 
     title: str
     kind: str
@@ -25,6 +28,16 @@ class Goal:
     batch: int | None = None
     large: bool = False
     precision: str = "fp32"
+    lowest: float = 0.0
+    beside: str = ""
+
+    def value(self, row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> float | None:
+        """Return a row's figure."""
+        if not self.beside:
+            return figure(row, self.figure)
+        known = {(r["class"], r.get("precision"), r["name"]): r.get("cuts_ms") for r in rows}
+        other = known.get((self.beside, self.precision, row["name"]))
+        return float(other) / float(row["cuts_ms"]) if other and row.get("cuts_ms") else None
 
     def takes(self, row: Mapping[str, Any]) -> bool:
         """Return whether a row belongs to it."""
@@ -68,18 +81,20 @@ def figure(row: Mapping[str, Any], name: str) -> float | None:
 def goals_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the table of all goals that have rows; nothing without any.
 
-    It has geometric means, the bound over the time, the best and the worst row.
+    It has geometric means, the bound over the time, the best and the worst row. A threshold of each row is in brackets.
     """
     lines: list[list[object]] = []
     for goal in GOALS:
-        found = [(value, row) for row in rows if goal.takes(row) and (value := figure(row, goal.figure)) is not None]
+        found = [(value, row) for row in rows if goal.takes(row) and (value := goal.value(row, rows)) is not None]
         if found:
             mean = geometric_mean(value for value, _ in found)
-            mark = "" if mean >= goal.aim else " below the aim" if mean >= goal.least else " too low"
+            low = mean < goal.least or min(value for value, _ in found) < goal.lowest
+            mark = " too low" if low else "" if mean >= goal.aim else " below the aim"
             bounds = median(value for _, row in found if (value := figure(row, "bound")) is not None)
             ends = [f(found, key=lambda pair: pair[0]) for f in (max, min)]
             names = (f"{row['name']} b{row['batch']} {value:.2f}" for value, row in ends)
-            figures = (f"{mean:.3f}{mark}", goal.least, goal.aim, f"{bounds:.2f}")
+            least = f"{goal.least} ({goal.lowest})" if goal.lowest else goal.least
+            figures = (f"{mean:.3f}{mark}", least, goal.aim, f"{bounds:.2f}")
             lines.append([goal.title, len(found), goal.figure, *figures, *names])
     heads = ["class", "rows", "figure", "mean", "at least", "aim", "bound", "best", "worst"]
     return markdown_table(heads, lines) if lines else ""

@@ -10,28 +10,19 @@ with parameters and their momentum, and the losses of the first steps. `--budget
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from time import perf_counter
 from typing import Any, TypeAlias
 
-from cuts.bench.tools.markdown import digits, markdown_table
-from cuts.bench.tools.records import (
-    Row,
-    add_row_options,
-    circumstances,
-    fresh_keys,
-    is_stale,
-    keep_row,
-    key_of,
-    read_rows,
-)
+from cuts.bench.tools import records
+from cuts.bench.tools.records import Row, fresh_keys, is_stale, keep_row, key_of, read_rows
 from cuts.ir import CutsError
 
 from .models import MODELS_BY_NAME
 from .steps import WAYS, measure, prepare
+from .tables import steps_table
 
 PRECISIONS = ("bf16", "fp32")
 #: Model, precision and batch.
@@ -73,46 +64,13 @@ def run_case(torch: Any, case: Workload, ways: Sequence[str], budget: float | No
     return rows
 
 
-def steps_table(rows: Sequence[Row]) -> str:
-    """Return a line of times and ratios for each workload."""
-    lines: dict[tuple[str, int, str], dict[str, Row]] = {}
-    for row in rows:
-        if "ms" in row:
-            lines.setdefault((row["precision"], row["batch"], row["name"]), {})[row["class"]] = row
-    table, found = [], dict[str, list[tuple[float, float]]]()
-    for (precision, batch, name), ways in sorted(lines.items()):
-        ratio, peak = _ratios(precision, ways)
-        if ratio:
-            found.setdefault(precision, []).append((ratio, peak or 1.0))
-        times = (digits(ways[way]["ms"], 4) if way in ways else None for way in WAYS)
-        table.append([precision, name, batch, *times, digits(ratio), digits(peak)])
-    heads = ["precision", "network", "batch", *(f"{way}, ms" for way in WAYS), "peer / ours", "peak / Inductor's"]
-    means = [
-        f"{precision}: geometric mean {statistics.geometric_mean(r for r, _ in pairs):.3f}, least "
-        f"{min(r for r, _ in pairs):.3f}; peak {statistics.mean(p for _, p in pairs):.3f}, greatest "
-        f"{max(p for _, p in pairs):.3f}"
-        for precision, pairs in found.items()
-    ]
-    return "\n\n".join([markdown_table(heads, table), *means])
-
-
-def _ratios(precision: str, ways: Mapping[str, Row]) -> tuple[float | None, float | None]:
-    """Return peers' time over ours, of Inductor under autocast and of the best one else, and our share of memory."""
-    peers = ("inductor", "autotuned") if precision == "bf16" else ("eager", "inductor", "autotuned")
-    times = [ways[way]["ms"] for way in peers if way in ways]
-    if "cuts" not in ways or not times:
-        return None, None
-    peak = ways["cuts"]["peak_mb"] / ways["inductor"]["peak_mb"] if "inductor" in ways else None
-    return min(times) / ways["cuts"]["ms"], peak
-
-
 def main() -> int:
     """Measure missing rows and print the table; return 1 after failures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", type=parse_case, metavar="MODEL:PRECISION[:BATCH]")
     parser.add_argument("--ways", nargs="+", choices=tuple(WAYS), default=list(USUAL))
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="of tuning, for each module")
-    add_row_options(parser, "steps.json")
+    records.add_row_options(parser, "steps.json")
     options = parser.parse_args()
     rows, failed, end = read_rows(options.out), False, perf_counter() + options.limit
     every = [(model.name, precision, model.batch) for precision in PRECISIONS for model in MODELS_BY_NAME.values()]
@@ -124,7 +82,7 @@ def main() -> int:
         torch = import_module("torch")
         for way, row in run_case(torch, case, options.ways, options.budget).items():
             failed |= "failure" in row
-            about = circumstances(torch.cuda.get_device_name(), options.commit)
+            about = records.circumstances(torch.cuda.get_device_name(), options.commit)
             rows = keep_row(options.out, identity(case, way) | row | about)
     print(steps_table([row for row in rows if not is_stale(row)]))
     return int(failed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from time import monotonic
 
 from attrs import evolve, field, frozen
 
@@ -40,9 +39,9 @@ class CapturedGraph:
     A result is a name, or the number or None that it is. `inputs` has the name of each of its inputs, None for one
     without a reader. Besides them the graph has the inputs `seeds`: random numbers, new ones for each run. Where
     `orders` has an input, the graph's input is that one with its axes in this order. Results have the names of views in
-    `memory`, or of outputs, each with its own memory, where there is none. The capture began when the usual clock
-    showed `begun`. Unless it `is_last`, other graphs of its module are compiled later. Where the graph has constants,
-    `reimport` imports it once more, so that they need not be kept.
+    `memory`, or of outputs, each with its own memory, where there is none. Unless it `is_last`, other graphs of its
+    module are compiled later. Where the graph has constants, `reimport` imports it once more, so that they need not be
+    kept.
     """
 
     graph: Graph
@@ -53,7 +52,6 @@ class CapturedGraph:
     texts: Mapping[str, str]
     orders: Mapping[str, tuple[int, ...]] = field(factory=dict)
     memory: ResultMemory | None = None
-    start_time: float = field(factory=monotonic, eq=False)
     is_last: bool = field(default=True, eq=False)
     reimport: Callable[[], CapturedGraph] | None = field(default=None, eq=False, repr=False)
 
@@ -88,4 +86,4 @@ def captured_graph(
     registry = ctx.gradients.registry
     graph = verify_graph(evolve(whole, inputs=inputs, types=types), registry.instances.infer)
     texts = ctx.gradients.texts
-    return CapturedGraph(graph, given, tuple(found), seeds, registry, texts, ctx.orders, memory, ctx.begun)
+    return CapturedGraph(graph, given, tuple(found), seeds, registry, texts, ctx.orders, memory)

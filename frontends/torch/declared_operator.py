@@ -111,7 +111,7 @@ class DeclaredOperator:
         tensors = self.flatten_operands(operands)
         device = _device(self.decl.name, tensors)
         instance = self.instance(tuple(map(_type, tensors)), plain(attributes))
-        return self.pack_results([_empty(type_, device) for type_ in instance.output_types])
+        return self.pack_results([empty_tensor(type_, device) for type_ in instance.output_types])
 
     def instance(self, types: Types, attributes: Mapping[str, Attribute]) -> Instance:
         """Return the instance of the operation for operand types."""
@@ -167,7 +167,7 @@ class DeclaredOperator:
         elif context.problem.wanted:  # they depend on nothing, as those of no elements do
             types = dict(zip(context.formals, context.problem.operands, strict=True))
             device = next(g.device for g in flat if g is not None)
-            found = {n: torch.zeros_like(_empty(t, device)) for n in context.problem.wanted if (t := types[n])}
+            found = {n: torch.zeros_like(empty_tensor(t, device)) for n in context.problem.wanted if (t := types[n])}
         formals = iter(context.formals)
         each = [[found.get(next(formals)) for _ in range(count)] for count in context.counts]
         found_by_argument = tuple(g if many else g[0] for g, many in zip(each, context.lists, strict=True))
@@ -188,7 +188,7 @@ class DeclaredOperator:
         """Return gradients with types and without elements."""
         parsed = BackwardCall.parse(problem)
         types = dict(zip(self.instance(parsed.operands, parsed.attributes).inputs, parsed.operands, strict=True))
-        return [_empty(type_, saved[0].device) for name in parsed.wanted if (type_ := types[name]) is not None]
+        return [empty_tensor(type_, saved[0].device) for name in parsed.wanted if (type_ := types[name]) is not None]
 
     def backward_graph(self, problem: BackwardCall) -> CapturedGraph:
         """Return the graph of a gradient.
@@ -242,7 +242,8 @@ def _type(tensor: Any) -> TensorType | None:
     return None if tensor is None else TensorType(dtype_of(tensor.dtype), tuple(int(n) for n in tensor.shape))
 
 
-def _empty(type_: TensorType, device: torch.device) -> torch.Tensor:
+def empty_tensor(type_: TensorType, device: torch.device) -> torch.Tensor:
+    """Return a tensor with undefined elements."""
     return torch.empty(type_.shape, dtype=TORCH_TYPES[type_.dtype], device=device)
 
 

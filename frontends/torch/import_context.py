@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
-from time import monotonic
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -100,7 +99,6 @@ class ImportContext:
     seeds: list[str] = field(factory=list)
     orders: dict[str, tuple[int, ...]] = field(factory=dict)
     gradients: Gradients = field(factory=lambda: Gradients(Registry.builtin()))
-    begun: float = field(factory=monotonic, eq=False)
 
     def fail(self, message: str) -> NoReturn:
         """Raise a `GraphError` about the node at hand."""
@@ -248,7 +246,11 @@ class ImportContext:
 
     def zeros_like(self, value: str) -> Value:
         """Return zeros of a value's type."""
-        return self.constant(np.broadcast_to(np.zeros((), self.types[value].dtype.numpy), self.shape(value)))
+        return self.zeros_of(self.types[value])
+
+    def zeros_of(self, type_: TensorType) -> Value:
+        """Return zeros of a type."""
+        return self.number(0, type_.dtype, type_.shape)
 
     def number(
         self,
@@ -263,7 +265,8 @@ class ImportContext:
 
         Raises `GraphError` where PyTorch refuses the conversion.
         """
-        return self.constant(np.broadcast_to(array_of(convert(value, TORCH_TYPES[dtype])), tuple(shape)))
+        number = self.constant(array_of(convert(value, TORCH_TYPES[dtype])))
+        return self.emit("expand", number, shape=tuple(shape)) if shape else number  # no constant of equal elements
 
     def operand(self, value: Any, dtype: DType) -> Value:
         """Return a tensor or number as a value of an element type."""

@@ -162,30 +162,38 @@ class BudgetShares:
     """Budget of compilations that follow one another, of unknown number.
 
     Each may take half of the seconds that are left, the last one all of them. Where graph breaks divide a function,
-    none is known to be the last.
+    none is known to be the last. `begun` is the time from which seconds count: tracing does, too.
     """
 
     seconds: float = inf
     is_divided: bool = False
     clock: Callable[[], float] = monotonic
     spent: float = 0.0
+    begun: float = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.begun = self.clock()
+
+    def resume(self) -> None:
+        """Count seconds from now on."""
+        self.begun = self.clock()
 
     def restart(self) -> None:
         """Give all seconds back, for the same compilations of other shapes."""
         self.spent = 0.0
+        self.resume()
 
     @contextmanager
-    def share(self, begun: float, is_last: bool) -> Iterator[Budget]:
-        """Yield the budget of a compilation that began at a time.
-
-        Its seconds are those from this time to the end of the block."""
+    def share(self, is_last: bool) -> Iterator[Budget]:
+        """Yield the budget of a compilation that begins after the one before it."""
         left = max(0.0, self.seconds - self.spent)
         budget = Budget(left if is_last and not self.is_divided else left / 2, self.clock)
-        budget.begun = min(budget.begun, begun)
+        budget.begun = self.begun
         try:
             yield budget
         finally:
             self.spent += budget.elapsed
+            self.resume()
 
 
 def processor_count(quota: Path = QUOTA) -> int:

@@ -119,8 +119,8 @@ class VectorLoad:
     `pieces` counts the elements of each access, in order; several are an aligned vector. Instruction selection makes it
     of a `Load`, or of its conversion from the `stored` type by one of `ir.machine.UNPACKED_CONVERSIONS`. Elements of
     `bits` lie several in a stored byte, the first one in the low bits; `zero` is subtracted from each, and `pieces`
-    count bytes. Words of a u32 `dtype` are two numbers of a half type, at a `distance` of elements, at the place of the
-    first one.
+    count bytes. Words of a u32 `dtype` stay as they are, at the place of the first number; their
+    conversion has two numbers, at a `distance` of elements.
     """
 
     space: str

@@ -60,7 +60,8 @@ class CostCoefficients:
     Latency, in units of that of DRAM: `direct` of a direct load, `divided` times more where its address takes
     divisions, with exponents `guarded` and `line_spread` of its guards and its lines per 32 lanes; `staged_round`
     and `direct_round` of a round; `first` of a block; `epilogue` of a segment that loads after its reductions;
-    `fixed` of a kernel. `ahead` is the share of it that the work of other rounds hides, `interleaved` the share of
+    `fixed` of a kernel. `ahead` is the share of it that the work of other rounds hides, `beside_single` the part of
+    that which other blocks do where a block has one buffer, without matrix instructions, `interleaved` the share of
     a K block that is multiplied before copies begin on average. `barrier` scales the target's, `block` is clocks to
     start one, `joined` those per doubling of the warps of a warp split-K, `tail` the share of the last wave that is
     not filled.
@@ -92,8 +93,12 @@ class CostCoefficients:
     `chain_late` clocks where there are two stages.
 
     Where reduction threads multiply, a batch of loads in flight takes `streamed` latencies of DRAM, which sustains the
-    share `streamed_dram` of its bandwidth; `streamed_overlap` is the power in which times add up there. The blocks of a
-    cluster exchange a sum in `cluster_exchange` latencies of DRAM.
+    share `streamed_dram` of its bandwidth; `streamed_overlap` is the power in which times add up there.
+
+    Clusters: a block begins in `cluster_block` latencies of DRAM and exchanges in `cluster_exchange`, issues for
+    `cluster_issue` times its slots, `cluster_hiding` more where one warp is resident; an access takes `cluster_access`
+    clocks of an SM, one to shared memory `cluster_shared`. L2 traffic takes `cluster_l2` times its own time, that of
+    DRAM `cluster_alone` times where a block is alone.
 
     Column sums: a tile waits `column_sums` latencies of DRAM for its sums, without a ring `column_rows` more for its
     rows, and issues for `column_issue` times its slots, with a ring `column_ring_issue` times. `column_power` is the
@@ -190,7 +195,14 @@ class CostCoefficients:
     streamed: float = 2.5
     streamed_dram: float = 0.94
     streamed_overlap: float = 6.0
-    cluster_exchange: float = 2.8
+    cluster_block: float = 0.19
+    cluster_exchange: float = 0.45
+    cluster_issue: float = 0.92
+    cluster_hiding: float = 4.8
+    cluster_access: float = 1.7
+    cluster_shared: float = 2.1
+    cluster_l2: float = 1.15
+    cluster_alone: float = 0.75
     column_sums: float = 0.46
     column_rows: float = 2.94
     column_issue: float = 1.49
@@ -210,6 +222,7 @@ class CostCoefficients:
     functions: float = 0.4
     cached_functions: float = 800.0
     reread: float = 1.0
+    beside_single: float = 1.0
 
 
 @frozen(cache_hash=True)

@@ -86,12 +86,9 @@ UNPACKED_CONVERSIONS: Mapping[str, tuple[DType, DType]] = {
 #: Conversions of the numbers of so many bits of a loaded word to floats, less an integer.
 UNPACKED_BITS: Mapping[str, int] = {f"{DType.F32}_of_u{bits}": bits for bits in (1, 2, 4)}
 
-#: Conversions of neighbours of a loaded word to words of two numbers that lie half a word from one another: their type,
-#: their bits, and the type of the numbers, less an integer where they have no sign.
-UNPACKED_PAIRS: Mapping[str, tuple[DType, int, DType]] = {
-    **{f"{DType.BF16}x2_of_u{bits}": (DType.U8, bits, DType.BF16) for bits in (1, 2, 4)},
-    f"{DType.BF16}x2_of_i8": (DType.I8, 8, DType.BF16),
-}
+#: Conversions of the numbers of so many bits of a loaded word to words of two, half a word from one another, less an
+#: integer.
+UNPACKED_PAIRS: Mapping[str, int] = {f"{DType.BF16}x2_of_u{bits}": bits for bits in (1, 2, 4)}
 #: Products of the numbers of each lane, and their type.
 LANE_PRODUCTS: Mapping[str, DType] = {f"lane_products_{DType.BF16}": DType.BF16}
 

@@ -22,6 +22,7 @@ from .grouping import (
     rename_group,
     run_over_updates,
     with_parts,
+    writers_of,
 )
 from .interpret import Points, along_row, interpret
 from .legality import Policy, box_extent

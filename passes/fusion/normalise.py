@@ -53,7 +53,7 @@ from ...ir import (
     substitute_guards,
     variables,
 )
-from ..statements import FusionError, Inliner, constant, split_argument_reduction
+from ..statements import FusionError, Inliner, constant, single_term, split_argument_reduction
 from .align import Places, align, check_counts, order_of_row
 from .fold_tables import fold_tables
 from .held_rows import ColumnSum, HeldRows, check_column, check_rows, read_state, spread_columns
@@ -131,9 +131,7 @@ class _Normaliser:
     # ---- statements ahead of alignment
 
     def _check_places(self, statements: Sequence[Statement]) -> None:
-        """Raise where results of one statement are indices of a scatter of another one: other threads' values are
-        needed.
-        """
+        """Raise where results of one statement, also of other threads, are indices of another one's scatter."""
         written = {statement.target for statement in statements}
         for statement in statements:
             for place in (i.tensor for index in statement.write for i in indirects(index)):
@@ -196,10 +194,13 @@ class _Normaliser:
         rows = places.row_vars(statement.reduce)
         body = inliner.inline(statement.body)
         body = self._resolve(substitute_expr(body, {**values, **places.rows(statement.reduce)}), places, registers)
+        dtype = self.tensors[statement.target].dtype
+        if reductions and (term := single_term(body, statement, rows)) is not None:
+            registers[statement.target] = term if dtype_of(term, self.tensors) is dtype else Cast(dtype, term)
+            return
         body, scale = _hoist(body, statement, frozenset(rows), self.tensors)
         if statement.combine == "sum" and len(factors(body)) > 1:
             body = _with_guarded_factors(body)
-        dtype = self.tensors[statement.target].dtype
         accumulator = dtype.accumulator
         if (condition := self._count_condition(body, statement)) is not None:
             body, accumulator = Cast(DType.F32, condition), DType.F32

@@ -47,9 +47,9 @@ from ...ir import (
 )
 from .context import SelectionContext
 
-#: Lanes whose products an instruction adds up, bits of the halves of a word, and most bytes of numbers: a product of
-#: halves takes few other instructions, and waits for memory alone.
-QUAD, HALF_BITS, MAX_BYTES = 4, 16, 1
+#: Lanes whose products an instruction adds up, and most bits of numbers of a factor: other products take few other
+#: instructions, and wait for memory alone.
+QUAD, HALF_BITS, MAX_BITS = 4, 16, 4
 #: Numbers of a group of four threads, and of a thread among them.
 _GROUP, _LANE = Var("quad", 1 << 20), Var("quad_lane", QUAD)
 
@@ -130,7 +130,7 @@ def select_lane_product(
     name = next((n for n, kind in LANE_PRODUCTS.items() if n in context.instructions and kinds == {kind}), "")
     loads = [load for factor in factors if name and (load := _words(select(factor), context))]
     axes, distances = {load.axis for load in loads}, {load.distance for load in loads if load.stored}
-    narrow = len(loads) > 1 and any(load.memory_dtype.size <= MAX_BYTES for load in loads)
+    narrow = len(loads) > 1 and any((load.bits or HALF_BITS) <= MAX_BITS for load in loads)
     if not narrow or len(axes) > 1 or axes - {*root.over} or len(distances) > 1 or loads[0].axis.extent % 2:
         return None
     own, other = (boxes[factor] for factor in factors)
@@ -142,9 +142,8 @@ def select_lane_product(
 
 
 def _words(value: Value, context: SelectionContext) -> VectorLoad | None:
-    """Return the load of a half type's numbers; those of fewer bits become words of two."""
+    """Return the load of a half type's numbers; those of fewer bits stay words."""
     if not isinstance(value, VectorLoad) or value.stored is None:
         return value if isinstance(value, VectorLoad) else None
-    kinds = value.stored, HALF_BITS // value.distance, value.dtype
-    known = any(UNPACKED_PAIRS.get(name) == kinds for name in context.instructions)
+    known = any(UNPACKED_PAIRS.get(name) == value.bits for name in context.instructions)
     return evolve(value, dtype=DType.U32) if known else None

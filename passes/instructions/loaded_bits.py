@@ -11,6 +11,7 @@ from __future__ import annotations
 from attrs import evolve
 
 from ...ir import (
+    BYTE_BITS,
     UNPACKED_BITS,
     Convert,
     DType,
@@ -29,8 +30,8 @@ from ...ir import (
 from .context import SelectionContext
 from .vector_accesses import WORD_BYTES, select_vector_load
 
-#: Bits of a byte, and the largest integer that is subtracted from a number: differences are exact in all floats.
-BYTE_BITS, MAX_ZERO = 8, 127
+#: Largest integer that is subtracted from a number: differences are exact in all floats.
+MAX_ZERO = 127
 #: Types of the differences.
 _FLOATS = (DType.F32, DType.F16, DType.BF16)
 

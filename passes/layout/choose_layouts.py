@@ -29,7 +29,6 @@ reduces (`number_products`).
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
 from attrs import evolve, frozen
@@ -38,7 +37,7 @@ from ...ir import MMA_INSTRUCTIONS, VALUE_COMBINERS, Statement, Target, TensorTy
 from ..fusion import GroupBuilder, Order, Policy, Programs, Unit, Views, form_key, moves_elements, reorder
 from ..schedule import is_mma_computable
 from .accesses import Aliases, InstructionCosts, StatementAccesses, by_step, dims_of, find_aliases, lines_of, steps
-from .components import Component, components, windows
+from .components import Component, components, touching_lines, windows
 from .constants import order_constants
 from .dim_runs import Run, find_runs, rotate_runs
 from .fixed_layouts import fixed_tensors, input_independent_tensors, root_tensor, transposed_outputs
@@ -94,7 +93,8 @@ def _for_accesses(programs: Programs, products: Collection[Place], kept: frozens
     factors = [access.tensor for place in products for access in lines[place].accesses[:-1]]
     costs = InstructionCosts(paddable_types(programs.types, fixed) if factors else programs.types)
     every = components(lines.values(), programs.types, fixed)
-    orders = _choose_orders(tuple(evolve(part, second=True) for part in every), costs)
+    parts = every if products else (part.with_rows() for part in every)  # a softmax is one kernel where rows lie so
+    orders = _choose_orders(tuple(evolve(part, second=True) for part in parts), costs)
     ordered = _with_views(_order_rows(programs, lines, costs, orders), aliases, orders, fixed)
     multiplied, padded = {place: lines[place] for place in products}, pad_rows(ordered, factors)
     return order_constants(_order_products(padded, multiplied, costs, orders), products)
@@ -145,10 +145,7 @@ def _in_parallel(programs: Programs, fixed: frozenset[str], runs: Sequence[Run],
     parts = tuple(part for part in every if part.has_windows or part.touches(given))
     separate = shared_dims(lines, programs.graph.constants) if parts else frozenset()
     orders = _choose_orders(tuple(part.in_parallel(separate) for part in parts), costs)
-    touching: dict[str, list[StatementAccesses]] = {}
-    for line in lines:
-        for access in line.accesses:
-            touching.setdefault(access.tensor, []).append(line)
+    touching = touching_lines(lines)
     well = tuple(run for run in runs if run.lies_well(touching, costs, orders))
     if orders:
         programs = _with_views(programs, aliases, orders, fixed)
@@ -247,10 +244,10 @@ def _best(part: Component, costs: InstructionCosts, others: dict[str, Order], sa
     """Return the orders of a component with fewest instructions, of equal ones those that leave most dims in place;
     none where the given ones are best.
     """
-    enough = part.cost(costs, others) - max(saving, MIN_SAVING * part.least(costs))
-    every = ((part.cost(costs, ChainMap(orders, others)), orders) for orders in part.choices(costs.types))
-    better = [(cost, orders) for cost, orders in every if cost < enough]
-    return min(better, key=lambda each: (each[0], _moved_dims(each[1])))[1] if better else {}
+    least = max(saving, MIN_SAVING * part.least(costs))
+    every = ((part.saving(costs, others, orders), orders) for orders in part.choices(costs.types))
+    better = [(saved, orders) for saved, orders in every if saved > least]
+    return min(better, key=lambda each: (-each[0], _moved_dims(each[1])))[1] if better else {}
 
 
 def _moved_dims(orders: Mapping[str, Order]) -> int:

@@ -6,7 +6,8 @@ Contractions that matrix instructions compute connect nothing.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from math import fsum
 from typing import TypeAlias, TypeVar
 
 from attrs import evolve, frozen
@@ -30,9 +31,16 @@ class Component:
     outermost: bool = False  #: whether each set may come outermost, too
     second: bool = False  #: whether each set may come after the first dim, too
 
-    def cost(self, costs: InstructionCosts, orders: Mapping[str, Order]) -> float:
-        """Return the instructions of its statements."""
-        return sum(costs.of(line, orders) for line in self.lines)
+    @cached_property
+    def touching(self) -> Mapping[str, Sequence[StatementAccesses]]:
+        """Its statements that access each tensor."""
+        return touching_lines(self.lines)
+
+    def saving(self, costs: InstructionCosts, before: Mapping[str, Order], orders: Mapping[str, Order]) -> float:
+        """Return the instructions that further orders save."""
+        after = {**before, **orders}
+        lines = dict.fromkeys(line for t in orders for line in self.touching.get(t, ()))
+        return fsum(costs.of(line, before) for line in lines) - fsum(costs.of(line, after) for line in lines)
 
     def least(self, costs: InstructionCosts) -> float:
         """Return the least instructions of its tensors."""
@@ -62,6 +70,12 @@ class Component:
         through = (dims for dims in self.matching_dims if {tensor for tensor, _ in dims} == self.tensors)
         return evolve(self, matching_dims=tuple(dims for dims in through if dims.isdisjoint(reduced | separate)))
 
+    def with_rows(self) -> Component:
+        """Return the component without other dims after rows that are reduced."""
+        rows = {a.tensor: len(a.indices) - 1 for line in self.lines if (a := _rows_of(line)) is not None}
+        kept = (dims for dims in self.matching_dims if all(rows.get(t, d) == d for t, d in dims))
+        return evolve(self, matching_dims=tuple(kept))
+
     def choices(self, types: Mapping[str, TensorType]) -> Iterator[dict[str, Order]]:
         """Yield orders with the dims of one set innermost, outermost, or second."""
         places = [_innermost, *[_second] * self.second, *[_outermost] * self.outermost]
@@ -71,6 +85,15 @@ class Component:
                 found = {t: place(d, len(types[t].shape)) for t, d in last.items() if types[t].shape[d] > 1}
                 if found := {t: order for t, order in found.items() if order != tuple(range(len(order)))}:
                     yield found
+
+
+def touching_lines(lines: Iterable[StatementAccesses]) -> dict[str, list[StatementAccesses]]:
+    """Return the statements that access each tensor, in order."""
+    found: dict[str, dict[StatementAccesses, None]] = {}
+    for line in lines:
+        for access in line.accesses:
+            found.setdefault(access.tensor, {})[line] = None
+    return {tensor: [*each] for tensor, each in found.items()}
 
 
 def windows(line: StatementAccesses) -> Iterator[Access]:
@@ -83,6 +106,13 @@ def windows(line: StatementAccesses) -> Iterator[Access]:
         found = map(variables, access.indices)
         if any(not each.isdisjoint(reduce) and not each.isdisjoint(axes) for each in found):
             yield access
+
+
+def _rows_of(line: StatementAccesses) -> Access | None:
+    """Return the only read along a statement's one reduced axis, if that is its last dim."""
+    reduce = line.statement.reduce
+    found = [a for a in line.accesses[:-1] if any(not variables(i).isdisjoint(reduce) for i in a.indices)]
+    return found[0] if len(found) == len(reduce) == 1 and running(found[0].indices[-1]) == reduce[0] else None
 
 
 def _innermost(dim: int, rank: int) -> Order:

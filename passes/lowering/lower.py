@@ -22,14 +22,14 @@ from ...ir import (
     Storage,
     Target,
 )
-from ..geometry import is_register_chain, joins_loop, multiplies_one_row, walks_rows
+from ..geometry import is_register_chain, joins_loop, multiplies_one_row, row_reads, walks_rows
 from .hoisted_loads import hoist_loads
 from .k_loop import split_prologue, streaming_blocks, walk_rows
 from .layout import BlockLayout, Frame, lay_out
 from .outputs import emit_output, hold_outputs
 from .privatised_scatter import BINS, bins_buffer, emit_privatised_scatter
 from .reductions import cached_reduction, looped_reduction, resident_reductions
-from .row_cache import cached_trips
+from .row_cache import block_trips, cached_trips
 from .segment_state import SegmentState
 from .streaming import (
     emit_column_sums,
@@ -115,11 +115,17 @@ def _resident_blocks(layout: BlockLayout, target: Target) -> int:
 
 
 def _streams_by_threads(frame: Frame) -> bool:
-    """Return whether threads have many loads in flight: of the factors of a product, or of rows that they walk."""
-    if walks_rows(frame.segment, frame.schedule):
+    """Return whether threads have many loads in flight: of the factors of a product, of rows that they walk, or of
+    several rows in a loop.
+    """
+    schedule = frame.schedule
+    if walks_rows(frame.segment, schedule):
         return True
-    mma = any(loop.mma for loop in frame.schedule.reductions)
-    return frame.schedule.reduction_threads > 1 and not mma and multiplies_one_row(frame.segment)
+    if schedule.reduction_threads <= 1 or any(loop.mma for loop in schedule.reductions):
+        return False
+    dims = [loop.dims[0] for loop in schedule.reductions if not _is_resident(frame, loop)]
+    looped = any(block_trips(schedule, dim) > cached_trips(schedule, dim) for dim in dims)
+    return multiplies_one_row(frame.segment) or (looped and len(row_reads(frame.segment)) > 1)
 
 
 def _alignment(tensor: str, group: FusedGroup, storages: Mapping[str, Storage]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from math import inf, prod
+from math import e, inf, log2, prod
 
 from attrs import evolve
 
@@ -30,6 +30,7 @@ from ...ir import (
     Var,
     as_index,
     delinearise,
+    factors,
     is_tiled,
     reads,
     streamed_variables,
@@ -73,32 +74,117 @@ def resident_reductions(state: SegmentState, shared: Sequence[Reduction], schedu
     """Reduce a row that reduction threads hold in one trip.
 
     Loads are shared with other row statements of the phase. Threads combine the values of reductions that do not
-    depend on one another together.
+    depend on one another together. Where blocks share a row, sums that a maximum shifts are relative to that of their
+    thread until then: blocks exchange values once.
     """
     ends: dict[str, Root] = {}
+    shifts: dict[Expr, Value] = {}
+    several = state.frame.schedule.cluster > 1
+    sums = {r.name: _rescaled_sums(r, shared) if several else [] for r in shared}
+
+    def combine() -> None:
+        state.roots += ends.values()
+        for greatest in (r for r in shared if r.name in ends and sums[r.name]):
+            state.roots += _settle_shifts(state, greatest, sums[greatest.name])
+            state.roots += _hold_exponentials(state, greatest, sums[greatest.name], shifts, schedule)
+        ends.clear()
+
     for reduction in shared:
-        if reduction.along or any(r.tensor in ends for r in reads(reduction.body)):
-            state.roots += ends.values()
-            ends = {}
-        *roots, ends[reduction.name] = _resident_reduction(state, reduction, schedule)
+        own = next((name for name, found in sums.items() if any(r is reduction for r, _ in found)), "")
+        if reduction.along or any(r.tensor in ends and r.tensor != own for r in reads(reduction.body)):
+            combine()
+        *roots, ends[reduction.name] = _resident_reduction(state, reduction, schedule, shifts, own)
         state.roots += roots
-    state.roots += ends.values()
+        if sums[reduction.name]:
+            state.roots += state.assign(reduction, "before", state.register(reduction))
+            state.roots += _assign_shift(state, reduction, shared, _resident_binding(state, schedule)[0], shifts, {})
+    combine()
 
 
-def _resident_reduction(state: SegmentState, reduction: Reduction, schedule: ReductionSchedule) -> list[Root]:
-    """Return the roots of a reduction of a resident row, or along it, the combination across threads last."""
+def _assign_shift(
+    state: SegmentState,
+    greatest: Reduction,
+    shared: Sequence[Reduction],
+    binding: AxisBinding,
+    shifts: dict[Expr, Value],
+    staged: Mapping[Expr, Value],
+) -> list[Root]:
+    """Return the assignment of a running maximum's shift, 0 as long as all elements are -inf.
+
+    Enter its reads, and the exponentials that it shifts: those of halves are powers of two.
+    """
+    held, sums = state.register(greatest, "shift"), _rescaled_sums(greatest, shared)
+    shifts |= {n: held for r, _ in sums for n in walk(r.body) if is_row_maximum(n, greatest.name)}
+    for reduction, _ in sums:
+        body = _shifted_factor(reduction, greatest)
+        value = value_of(body, state.context(binding, {**staged, **shifts}))
+        if isinstance(value, Op) and value.dtype.arithmetic is not value.dtype:
+            exponent = Op("mul", (*value.args, Literal(log2(e), value.dtype)), value.dtype)
+            shifts[body] = Op("near_exp2", (exponent,), value.dtype)
+    return state.assign(greatest, "shift", _finite(state.register(greatest)))
+
+
+def _shifted_factor(reduction: Reduction, greatest: Reduction) -> Expr:
+    """Return the exponential that a maximum shifts, a factor of a sum's terms."""
+    return next(p for p in factors(reduction.body) if any(r.tensor == greatest.name for r in reads(p)))
+
+
+def _finite(greatest: Value) -> Value:
+    """Return a maximum, 0 instead of -inf."""
+    nothing = Op("eq", (greatest, Literal(-inf, greatest.dtype)), DType.BOOL)
+    return Op("select", (nothing, Literal(0.0, greatest.dtype), greatest), greatest.dtype)
+
+
+def _settle_shifts(state: SegmentState, greatest: Reduction, sums: Sequence[tuple[Reduction, Expr]]) -> list[Root]:
+    """Return the rescaling of combined sums to their own shift: where that is -inf, sums are no numbers."""
+    context = state.context(state.bind((), (), ()), {})
+    return [_rescale(state, r, _ratio(state.register(greatest), value_of(shift, context))) for r, shift in sums]
+
+
+def _hold_exponentials(
+    state: SegmentState,
+    greatest: Reduction,
+    sums: Sequence[tuple[Reduction, Expr]],
+    shifts: Mapping[Expr, Value],
+    schedule: ReductionSchedule,
+) -> list[Root]:
+    """Return the assignment of the ratio of a thread's exponentials to those of the row; later statements multiply.
+
+    Threads have the same elements in all of them.
+    """
+    if any(loop.dims != schedule.dims for loop in state.frame.schedule.reductions):
+        return []
+    binding, _ = _resident_binding(state, schedule)
+    (reduction, shift), *_ = sums
+    body = _shifted_factor(reduction, greatest)
+    own, ratio = value_of(body, state.context(binding, shifts)), state.register(greatest, "ratio")
+    held = ratio if ratio.dtype is own.dtype else Convert(ratio, own.dtype)
+    state.held[body] = Op("mul", (own, held), own.dtype)
+    whole = value_of(shift, state.context(state.bind((), (), ()), {}))
+    return state.assign(greatest, "ratio", _ratio(state.register(greatest, "before"), whole))
+
+
+def _resident_binding(state: SegmentState, schedule: ReductionSchedule) -> tuple[AxisBinding, Var]:
+    """Return the binding of a resident row's elements, and the variable that numbers a block's."""
     (dim,) = schedule.dims
     local = Var(f"{state.frame.prefix}w", dim.block_k)
+    return state.bind((dim,), (local,), (state.frame.rank * dim.block_k,)), local
+
+
+def _resident_reduction(
+    state: SegmentState, reduction: Reduction, schedule: ReductionSchedule, shifts: Mapping[Expr, Value], shifted: str
+) -> list[Root]:
+    """Return the roots of a reduction of a resident row, or along it, the combination across threads last."""
+    binding, local = _resident_binding(state, schedule)
     share, unrolled = row_share(state.frame, local)
-    binding = state.bind((dim,), (local,), (state.frame.rank * dim.block_k,))
-    begin, end = state.initialise(reduction), state.lane_reduce(reduction)
-    before, each = scaled_sums(state, reduction, binding, (local,), {}, {})
+    begin, end = state.initialise(reduction), state.lane_reduce(reduction, shifted)
+    before, each = scaled_sums(state, reduction, binding, (local,), shifts if shifted else {}, {})
     roots: list[Root] = [*before]
     if reduction.along in SORT_ORDERS:
         # The keys of a sort have registers of their own besides the resulting places.
         keys, dtype = f"{reduction.name}.keys", each.value.dtype.accumulator
         roots.append(evolve(begin, name=keys, dtype=dtype))
-        each, end = evolve(each, name=keys, dtype=dtype), evolve(end, keys=keys, extent=dim.extent)
+        each, end = evolve(each, name=keys, dtype=dtype), evolve(end, keys=keys, extent=schedule.dims[0].extent)
     state.row += [v for v in unrolled if v not in state.row]
     state.shares[local] = share
     return [*roots, begin, each, end]
@@ -212,23 +298,19 @@ def _add_block(state: SegmentState, reduction: Reduction) -> Accumulate:
 
 
 def _combine(state: SegmentState, shared: Sequence[Reduction], prefix: str) -> None:
-    """Emit the combination across reduction threads.
+    """Emit the combination across reduction threads, of all values at once.
 
     A sum that a running maximum shifts is rescaled from that of its thread to that of the row.
     """
-    shares = {s.var: s for s in state.frame.shares}
-    for reduction in shared:
-        sums = _rescaled_sums(reduction, shared)
-        if sums:
-            own = state.assign(reduction, "before", state.register(reduction))
-            state.items.append(state.phase("compute", f"{prefix}own", own, (), shares))
-        if state.frame.schedule.reduction_threads > 1:
-            lanes = (state.lane_reduce(reduction),)
-            state.items.append(Phase("compute", f"{prefix}lanes", lanes, state.frame.unrolled))
-        if sums:
-            context = state.context(state.bind((), (), ()), {})
-            roots = [_rescale(state, r, _ratio(state, reduction, value_of(shift, context))) for r, shift in sums]
-            state.items.append(state.phase("compute", f"{prefix}scale", roots, (), shares))
+    sums = {r.name: _rescaled_sums(r, shared) for r in shared}
+    shifted = {r.name: name for name, found in sums.items() for r, _ in found}
+    if state.frame.schedule.reduction_threads > 1:
+        lanes = tuple(state.lane_reduce(r, shifted.get(r.name, "")) for r in shared)
+        state.items.append(Phase("compute", f"{prefix}lanes", lanes, state.frame.unrolled))
+    roots = [root for r in shared if sums[r.name] for root in _settle_shifts(state, r, sums[r.name])]
+    if roots:
+        shares = {s.var: s for s in state.frame.shares}
+        state.items.append(state.phase("compute", f"{prefix}scale", roots, (), shares))
 
 
 def _rescaled_sums(greatest: Reduction, shared: Sequence[Reduction]) -> list[tuple[Reduction, Expr]]:
@@ -242,9 +324,8 @@ def _rescaled_sums(greatest: Reduction, shared: Sequence[Reduction]) -> list[tup
     return [(r, nodes[-1]) for r, nodes in zip(found, shifts, strict=True)]
 
 
-def _ratio(state: SegmentState, greatest: Reduction, shift: Value) -> Value:
-    """Return the ratio of exponentials shifted by `shift` to those shifted by the maximum before."""
-    before = state.register(greatest, "before")
+def _ratio(before: Value, shift: Value) -> Value:
+    """Return the ratio of exponentials that `shift` shifts to those that another number shifted."""
     shift = shift if shift.dtype is before.dtype else Convert(shift, before.dtype)
     return Op("exp", (Op("sub", (before, shift), before.dtype),), before.dtype)
 
@@ -279,13 +360,11 @@ def _accumulate_all(
         before, added = scaled_sums(state, each, binding, locals_, {**staged, **shifts}, covered)
         roots += [*before, evolve(added, name=_block_sum_name(each)) if each in blocked else added]
         if sums:
-            new, held = state.register(each), state.register(each, "shift")
-            nothing = Op("eq", (new, Literal(-inf, new.dtype)), DType.BOOL)
-            finite = Op("select", (nothing, Literal(0.0, new.dtype), new), new.dtype)
             # The scale's initialisation keeps conversions of the shift after its assignment.
-            roots += state.assign(each, "shift", finite) + state.assign(each, "scale", _ratio(state, each, held))
+            roots += _assign_shift(state, each, shared, binding, shifts, staged)
+            ratio = _ratio(state.register(each, "before"), state.register(each, "shift"))
+            roots += state.assign(each, "scale", ratio)
             roots += [_rescale(state, r, state.register(each, "scale")) for r, _ in sums]
-            shifts |= {n: held for r, _ in sums for n in walk(r.body) if is_row_maximum(n, each.name)}
     return roots
 
 

@@ -148,7 +148,7 @@ class SegmentState:
         row = tuple(chunk // self.frame.schedule.reduction_threads for chunk in chunks) if reduction.along else ()
         return (*(d.thread for d in self.frame.schedule.dims), *row)
 
-    def lane_reduce(self, reduction: Reduction) -> LaneReduce:
+    def lane_reduce(self, reduction: Reduction, shifted: str = "") -> LaneReduce:
         """Combine a reduction across its threads, or along their row.
 
         All such reductions of the kernel share one scratch buffer.
@@ -179,7 +179,7 @@ class SegmentState:
         stride = self.frame.schedule.threads // lanes if reduces_columns(self.frame.segment, self.group.shared) else 1
         return LaneReduce(
             reduction.name, shape, reduction.combine, dtype, lanes, reduction.along, vector, ranks=ranks,
-            blocks=blocks, place=place, stride=stride,
+            blocks=blocks, place=place, stride=stride, shifted=shifted,
         )  # fmt: skip
 
     def _selected_ranks(self, reduction: Reduction) -> tuple[int, ...]:

@@ -19,10 +19,10 @@ import numpy as np
 
 from ...ir import PERSISTENT, CoreCoefficients, CostCoefficients, Target
 from ..geometry import MIN_TAKING_SUMS, Count, ceil_div, producer_share
-from .column_cost import column_seconds
 from .feature_schema import Features
 from .lower_bound import Bound, resident_blocks
 from .product_cost import chain_waits, product_seconds
+from .row_cost import cluster_seconds, column_seconds
 from .work import TENSOR_CORES
 
 #: Weight of the estimate among candidates at their lower bound.
@@ -97,7 +97,12 @@ def estimate_time(features: Features, found: Bound, target: Target, conflicts: C
         busy, exposed, barriers = (
             np.where(features.tiled > 0, n, x) for n, x in ((whole, busy), (0.0, exposed), (0.0, barriers))
         )
-    exposed = exposed + costs.cluster_exchange * target.dram_latency * np.ceil(waves) * features.exchanged / resident
+    if np.any(features.exchanged):
+        dram, through = _transfer_seconds(features, blocks, fitting, target, costs)
+        whole = cluster_seconds(features, resident, (dram, through), target)
+        busy, exposed, barriers = (
+            np.where(features.exchanged > 0, n, x) for n, x in ((whole, busy), (0.0, exposed), (0.0, barriers))
+        )
     joined = waves * features.joined * costs.joined / target.clock
     total = blocks * costs.block / target.clock + busy + exposed + barriers + joined + costs.fixed * target.dram_latency
     total = total * _copied_product_factor(features, costs) * _box_factor(features, waves, costs)
@@ -111,7 +116,7 @@ def _occupancy(features: Features, target: Target) -> Count:
     late = np.minimum(np.maximum(UNSTAGED_REGISTER_SHARE * features.needed, 16.0), features.limit)
     early = STREAMING_REGISTERS + features.instances + 4.0 * np.minimum(_loads_of_round(features), MAX_LOADS_IN_FLIGHT)
     late = np.where(np.greater(features.by_lanes, 0), np.minimum(early, features.limit), late)
-    registers = np.where(np.equal(features.copies, 0), late, features.registers)
+    registers = np.where(np.equal(features.copies, 0) & np.equal(features.exchanged, 0), late, features.registers)
     fitting = np.maximum(1, resident_blocks(features, registers, target))
     # Warpgroups of a chain may take the registers of their producer, and all of an SM with them.
     _, taken = producer_share(features.threads, MIN_TAKING_SUMS, target.registers_per_sm)
@@ -143,7 +148,9 @@ def _exposed_seconds(
         staged & np.greater(features.stages, 1) & np.greater(features.rounds, 1) & np.equal(features.register_staged, 0)
     )
     spread = np.greater(features.tensor, 0) & np.equal(features.waited, 0)
-    ahead = np.where(ring, features.stages - 1.0 - np.where(spread, costs.interleaved, 0.0), 0.0) + 1.0 - 1.0 / others
+    single = staged & np.equal(features.stages, 1) & np.equal(features.tensor, 0)
+    beside = (1.0 - 1.0 / others) * np.where(single, costs.beside_single, 1.0)
+    ahead = np.where(ring, features.stages - 1.0 - np.where(spread, costs.interleaved, 0.0), 0.0) + beside
     latency = np.where(staged, costs.staged_round, costs.direct_round) * target.dram_latency
     # Synchronous copies come in several batches, with a wait for each.
     in_flight = np.where(np.greater(features.stages, 1), MAX_HELD_IN_FLIGHT, MAX_STAGED_IN_FLIGHT)
@@ -154,7 +161,7 @@ def _exposed_seconds(
     part = staged_rounds / (waves * np.maximum(1.0, features.rounds))
     waiting = staged_rounds * latency**2 / (latency + costs.ahead * ahead * busy * part / staged_rounds)
     waiting = waiting + _unstaged_seconds(busy * (1.0 - part), waves * np.maximum(MIN_ROUNDS, looped), target)
-    waiting = np.maximum(waiting, _lone_block_clocks(features, waves, resident, target) / target.clock)
+    waiting = waiting + _lone_block_clocks(features, waves, resident, target) / target.clock
     asked = costs.epilogue * waves * features.asked * target.dram_latency / resident
     return waiting + asked + costs.first * waves * target.dram_latency / resident
 
@@ -206,11 +213,31 @@ def _compute_seconds(
     working = np.minimum(warps, features.working)
     parallel = resident * working * np.minimum(features.instances, 64) ** costs.independent / costs.warps
     busy = blocks / target.clock * (1.0 + parallel**-4.0) ** (costs.hiding / 4.0)
+    busy = busy * np.where(ringed, _last_wave_factor(features, resident, warps, target, costs), 1.0)
     # Warps of one block load their fragments together and multiply together; other blocks multiply meanwhile.
     used = TENSOR_CORES / np.minimum(TENSOR_CORES, resident * warps)
     tensor = features.tensor * used + features.waited / np.sqrt(resident)
     issue = issue * np.maximum(1.0, target.issue_per_clock / (resident * working))
     return busy * issue / target.issue_per_clock, busy * shared, busy * tensor
+
+
+def _last_wave_factor(
+    features: Features, resident: Count, warps: Count, target: Target, costs: CostCoefficients
+) -> Count:
+    """Return the factor of an SM's work where warps do not divide among its schedulers, and the last wave has few."""
+
+    def latency_factor(blocks: Count) -> Count:
+        parallel = blocks * warps * np.minimum(features.instances, 64) ** costs.independent / costs.warps
+        return (1.0 + parallel**-4.0) ** (costs.hiding / 4.0)
+
+    def imbalance(blocks: Count) -> Count:
+        shared = blocks * warps / target.issue_per_clock
+        return np.ceil(shared) / shared
+
+    fullest = np.ceil(features.grid / target.NUM_SM)
+    last = np.maximum(1.0, fullest - resident * np.floor((fullest - 1.0) / resident))
+    slower = imbalance(last) * latency_factor(last) / latency_factor(resident)
+    return imbalance(resident) + last / fullest * (slower - imbalance(resident))
 
 
 def _extra_issue_slots(target: Target) -> float:

@@ -118,7 +118,7 @@ class Features:
     )
     # Waiting
     barriers: Count = _sum("barriers of the block")
-    exchanged: Count = _sum("sums that the blocks of a cluster exchange")
+    exchanged: Count = _sum("exchanges of the blocks of a cluster")
     joined: Count = _sum("doublings of the warps that divide a depth and add up their sums")
     asked: Count = _sum("segments that load from memory after their reductions")
     looped: Count = _sum("such rounds of loops that stage nothing")

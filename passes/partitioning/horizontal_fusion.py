@@ -36,6 +36,9 @@ from .shared_launches import Launch, in_order
 POINTER_BYTES = 12
 #: Share of the launch time that sharing a launch has to save.
 MIN_SAVED_LAUNCH_SHARE = 0.5
+#: Most launch times that a member takes where kernels differ, as they are compiled together: products of 600 us took
+#: 1,060 us beside sums over rows.
+MAX_DIFFERING_LAUNCHES = 100.0
 #: Limits of different kernels in a launch, as they are compiled one after another; those without sums are short.
 MAX_DISTINCT_KERNELS, MAX_DISTINCT_POINTWISE_KERNELS = 12, 64
 #: Most threads of a block in which threads of narrower members are idle.
@@ -260,24 +263,32 @@ def _merge_launches(
     several = [launch for members in by_level.values() if len(members) > 1 for launch in members]
     (scheduled,) = _schedule_parts([_Part(launches, several, ASSUMED_MEMBERS)], target, executor, over)
     shared = {each.places[0]: each for each in scheduled}
+    wide: dict[Hashable, Candidate] = {}
     for members in by_level.values():
-        result += _merge_level([shared[launch.places[0]] for launch in members], keys, target, over)
+        result += _merge_level([shared[launch.places[0]] for launch in members], keys, wide, target, over)
     return result
 
 
 def _merge_level(
-    members: Sequence[Launch], keys: Mapping[int, Hashable], target: Target, over: Callable[[], bool]
+    members: Sequence[Launch],
+    keys: Mapping[int, Hashable],
+    wide: dict[Hashable, Candidate],
+    target: Target,
+    over: Callable[[], bool],
 ) -> list[Launch]:
     """Merge each launch with the one that gains most, equal kernels first, until it is `over`."""
     first: dict[Hashable, int] = {}
     for launch in members:
         first.setdefault(keys[launch.places[0]], launch.places[0])
     made: list[Launch] = []
-    wide: dict[Hashable, Candidate] = {}
     for launch in sorted(members, key=lambda each: (first[keys[each.places[0]]], each.places)):
         several = enumerate(made if not over() else ())
         tries = [(n, each.merge(_as_wide(launch, each, keys, wide, target), keys)) for n, each in several]
-        gains = [(saved_seconds(made[n], launch, both, target), -n) for n, both in tries if is_launchable(both, target)]
+        gains = [
+            (saved_seconds(made[n], launch, both, target), -n)
+            for n, both in tries
+            if _is_short(both, target) and is_launchable(both, target)
+        ]
         gain, place = max(gains, default=(0.0, 0))
         if gain > MIN_SAVED_LAUNCH_SHARE * target.launch_time:
             made[-place] = tries[-place][1]
@@ -294,9 +305,10 @@ def _as_wide(
     products = all(c.features["by_lanes"] for c in (*launch.candidates, *other.candidates))
     if not products or launch.candidates[0].features["threads"] == threads:
         return launch
-    key = keys[launch.places[0]], threads
+    (candidate,) = launch.candidates
+    key = keys[launch.places[0]], threads, id(candidate)  # equal kernels have one candidate
     if key not in known:
-        known[key] = schedule_as_wide(launch.groups[0].form, launch.candidates[0], threads, target)
+        known[key] = schedule_as_wide(launch.groups[0].form, candidate, threads, target)
     return evolve(launch, candidates=(known[key],))
 
 
@@ -343,6 +355,12 @@ def is_launchable(launch: Launch, target: Target) -> bool:
 def saved_seconds(first: Launch, second: Launch, both: Launch, target: Target) -> float:
     """Return the seconds that merging two launches saves."""
     return launch_seconds(first, target) + launch_seconds(second, target) - launch_seconds(both, target)
+
+
+def _is_short(launch: Launch, target: Target) -> bool:
+    """Return whether kernels of a launch are equal, or none of them takes long."""
+    longest = max(candidate.score for candidate in launch.candidates)
+    return len({*map(id, launch.candidates)}) == 1 or longest < MAX_DIFFERING_LAUNCHES * target.launch_time
 
 
 def launch_seconds(launch: Launch, target: Target) -> float:

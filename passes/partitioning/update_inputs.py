@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 
-from attrs import evolve
+from attrs import evolve, frozen
 
 from ...ir import Call, Output, Read, Storage, expr_indirects, indirects, reads, rename_expr
 from ..context import CompileContext
-from ..fusion import Group, Views, run_over_updates
+from ..fusion import Group, Views, form_key, run_over_updates, writers_of
 from ..results import Launches, ScheduledPartition, kernel_key
 from ..schedule import Candidate, choose
 
@@ -32,7 +32,8 @@ def update_inputs(previous: Launches, context: CompileContext) -> Launches:
     partition = previous.scheduled.partition
     views = partition.views
     pairs = views.programs.graph.interface.updates
-    found = {new: old for old, new in pairs.items() if is_safe_update(old, new, previous.launches, views)}
+    accesses = tuple(_accesses(previous.launches, views)) if pairs else ()
+    found = {new: old for old, new in pairs.items() if is_safe_update(old, new, accesses, views)}
     if not found:
         return previous
     moved = evolve(views, storages={**views.storages, **dict(_storages_in_place(views, found))})
@@ -41,12 +42,19 @@ def update_inputs(previous: Launches, context: CompileContext) -> Launches:
     present = {moved.storage(t).buffer for t in (*graph.inputs, *graph.constants)}
     placed: dict[tuple[str, ...], Group] = {}  # by outputs: both kernels of a split reduction have the same units
     schedules: dict[Hashable, Candidate] = {}
+    known: dict[Hashable, Candidate | None] = {}
+    writers = writers_of(views.programs)
     for launch in previous.launches:
         for group in launch:
             kept = keep_elements(group, overwritten, moved)
             before = chosen[kernel_key(group, views)]
-            new = kept if kept is group else run_over_updates(kept, moved, present)
-            better = None if new is kept else _schedule(new, before, alone=len(launch) == 1, context=context)
+            new = kept if kept is group else run_over_updates(kept, moved, writers, present)
+            better = None
+            if new is not kept:
+                alone, key = len(launch) == 1, (form_key(new.form), len(launch) == 1, before.schedule.threads)
+                if key not in known:
+                    known[key] = _schedule(new, before, alone=alone, context=context)
+                better = known[key]
             placed[group.outputs] = kept if better is None else new
             schedules[kernel_key(placed[group.outputs], moved)] = better or before
         present |= _buffers([t for group in launch for t in group.outputs], moved)
@@ -101,7 +109,23 @@ def _storages_in_place(views: Views, found: Mapping[str, str]) -> Iterator[tuple
             yield tensor, evolve(storage, buffer=found[storage.buffer])
 
 
-def is_safe_update(old: str, new: str, launches: Sequence[Sequence[Group]], views: Views) -> bool:
+@frozen
+class _Access:
+    """Buffers that a group reads and writes, with the number of its launch."""
+
+    number: int
+    group: Group
+    read: frozenset[str]
+    written: frozenset[str]
+
+
+def _accesses(launches: Sequence[Sequence[Group]], views: Views) -> Iterator[_Access]:
+    for number, launch in enumerate(launches):
+        for group in launch:
+            yield _Access(number, group, _buffers(group.inputs, views), _buffers(group.outputs, views))
+
+
+def is_safe_update(old: str, new: str, accesses: Sequence[_Access], views: Views) -> bool:
     """Return whether an output may overwrite an input."""
     programs = views.programs
     graph, types = programs.graph, programs.types
@@ -110,22 +134,18 @@ def is_safe_update(old: str, new: str, launches: Sequence[Sequence[Group]], view
     dense = all(views.storage(t) == Storage(t, 0, types[t].strides) and t not in programs.orders for t in (old, new))
     if not dense or any(views.storage(output).buffer == old for output in graph.outputs):
         return False
-    touching = [
-        (number, group, old in _buffers(group.inputs, views), new in _buffers(group.outputs, views))
-        for number, launch in enumerate(launches)
-        for group in launch
-    ]
-    writers = [(number, group, reads_old) for number, group, reads_old, writes in touching if writes]
+    writers = [access for access in accesses if new in access.written]
     if len(writers) != 1:
         return False
-    ((last, writer, reads_old),) = writers
-    earlier = all(number < last for number, group, reads_, _ in touching if reads_ and group is not writer)
+    (last,) = writers
+    writer, reads_old = last.group, old in last.read
+    earlier = all(each.number < last.number for each in accesses if old in each.read and each is not last)
     outside = writer.repeat is None and not writer.form.adds_to_memory
     return earlier and outside and (not reads_old or _replaces_elements(writer, old, new, views))
 
 
-def _buffers(tensors: Sequence[str], views: Views) -> set[str]:
-    return {views.storage(tensor).buffer for tensor in tensors}
+def _buffers(tensors: Sequence[str], views: Views) -> frozenset[str]:
+    return frozenset(views.storage(tensor).buffer for tensor in tensors)
 
 
 def _replaces_elements(group: Group, old: str, new: str, views: Views) -> bool:

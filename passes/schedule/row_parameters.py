@@ -7,13 +7,14 @@ from math import prod
 
 import numpy as np
 
-from ...ir import Segment, Target
+from ...ir import Segment, Target, numbers_per_byte
 from ..geometry import (
     ROW_CACHE_UNITS,
     Count,
     Geometry,
     ScheduleParameter,
     SegmentTemplate,
+    cached_reads,
     can_stream_rows,
     dims_of_sum,
     is_register_chain,
@@ -33,6 +34,8 @@ STREAMED_PART_LENGTHS = (32, 64, 128, 256)
 MAX_HELD_ELEMENTS = 32
 #: Most registers of elements of walked rows that a thread loads ahead.
 MAX_WORDS_AHEAD = 128
+#: Most bytes of shared memory for the sums of a block beside its rows.
+MAX_EXCHANGED_BYTES = 8192
 #: Bytes of the values that lanes exchange by shuffles.
 SHUFFLED_BYTES = (4, 8)
 
@@ -43,8 +46,9 @@ def lane_parameter(
     """Return the parameter of a row's reduction threads and vectors.
 
     Whole warps that divide a row are among them, so that no element needs a guard: 25,088 halves are 7 vectors of 448
-    threads. Neighbours along columns are no vectors.
+    threads. Neighbours along columns are no vectors. Several numbers of a byte are as many neighbours more.
     """
+    widest *= max((numbers_per_byte(reduction.body) for reduction in segment.reductions), default=1)
     longest = max((prod(a.extent for a in loop) for loop in structure.loops), default=1)
     lanes = powers(1, min(next_power(longest), target.MAX_thread))
     vectors = powers(1, 1 if structure.over_columns else widest)
@@ -127,7 +131,11 @@ def summed_lanes(part: Geometry, d: int, target: Target) -> Count:
 
 
 def check_clusters(sizes: ScheduleSizes) -> Iterator[Finding]:
-    """All threads of a cluster hold a part of its rows."""
+    """All threads of a cluster hold a part of its rows.
+
+    They are in registers or, where they fit, in shared memory.
+    """
+    elsewhere = (*sizes.group.shared, *sizes.group.constants)
     for segment, part in zip(sizes.group.segments, sizes.parts, strict=True):
         cluster, threads = part.spread.cluster, part.threads
         several = np.greater(cluster, 1)
@@ -142,6 +150,12 @@ def check_clusters(sizes: ScheduleSizes) -> Iterator[Finding]:
         for chunk in part.block_k:
             held = chunk / np.maximum(1, threads)
             yield several & (held > MAX_HELD_ELEMENTS), "{} elements of a cluster's row in a thread", held
+        if part.structure.caches_rows:
+            size = sum(sizes.group.tensors[r.tensor].dtype.size for r in cached_reads(segment, elsewhere))
+            nbytes = size * prod(a.extent for a in part.structure.loops[0]) // sizes.target.cluster_blocks
+            again = np.greater(part.trips[0], cluster) & np.equal(part.spread.row_cache, 0)
+            again = again & (nbytes <= sizes.target.MAX_shared - MAX_EXCHANGED_BYTES)
+            yield several & again, "{} bytes of a block's row are read again, which shared memory holds", nbytes
         narrow = any(sizes.group.tensors[r.name].dtype.size not in SHUFFLED_BYTES for r in segment.reductions)
         yield several & narrow, "values of a cluster are narrower than a word"
 

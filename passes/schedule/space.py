@@ -29,7 +29,6 @@ from ...ir import (
     longest_vector,
     owned_axes,
     required_streamed_axis,
-    tensors_read,
     walked_row,
 )
 from ..geometry import (
@@ -50,6 +49,7 @@ from ..geometry import (
     part_rows,
     reduces_columns,
     scatter_tile_dim,
+    shareable_loops,
     summed_axes,
     summed_dims,
     sums_row,
@@ -258,11 +258,10 @@ def _may_cache_rows(group: FusedGroup, segment: Segment, loops: Sequence[tuple[V
 
 
 def _may_share_rows(group: FusedGroup, segment: Segment, loops: Sequence[tuple[Var, ...]], target: Target) -> bool:
-    """Return whether blocks of a cluster may share rows: long ones, which later reductions or outputs read again."""
+    """Return whether blocks of a cluster may share rows: long ones, which later loops or outputs read again."""
     long = len(loops) == 1 and prod(a.extent for a in loops[0]) > HELD_IN_REGISTERS * target.MAX_thread
     words = all(group.tensors[r.name].dtype.size in SHUFFLED_BYTES for r in segment.reductions)
-    own, read = {r.name for r in segment.reductions}, (t for r in segment.reductions for t in tensors_read(r.body))
-    again = any(o.extra for o in segment.outputs) or not own.isdisjoint(read)
+    again = any(o.extra for o in segment.outputs) or shareable_loops(segment).count(False) > 1
     return target.cluster_blocks > 1 and long and words and again
 
 

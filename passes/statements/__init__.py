@@ -26,8 +26,18 @@ from .patterns import (
     reduction,
 )
 from .prefix_scan import divide_scans, match_scan
-from .rewriter import Edit, NewUnit, RewriteRule, apply, rewrite, rewrite_program, rewritten
+from .rewriter import (
+    Edit,
+    NewUnit,
+    RewriteRule,
+    apply,
+    external_reads,
+    rewrite,
+    rewrite_program,
+    rewritten,
+)
 from .scatters import index_tests, make_scatters_atomic, make_scatters_deterministic
+from .single_terms import single_term
 from .sorts import MAX_NETWORK_ROW, RowSort, longest_sorted_row, mark_sorts, match_sort
 from .stride_residues import split_residues
 from .units import Programs, Repeat, Unit

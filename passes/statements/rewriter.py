@@ -130,8 +130,13 @@ def _with_uses(unit: Unit, before: Unit | None, index: DefUse, readers: Mapping[
     same = before is not None and before.statements == unit.statements
     if unit.repeat is not None or (same and {*needed} <= {*unit.writes}):
         return unit
-    read = dict.fromkeys(t for s in unit.statements for t in s.tensors_read if t not in own and t not in index.tables)
-    starts = (t for t in unit.reads if t in own)  # of scatters
     known = () if in_order else [t for t in unit.writes if t in own]
     writes = (*known, *(t for t in needed if t not in known))
-    return evolve(unit, reads=(*read, *starts), writes=writes)
+    return evolve(unit, reads=external_reads(unit, index), writes=writes)
+
+
+def external_reads(unit: Unit, index: DefUse) -> tuple[str, ...]:
+    """Return the tensors that a unit's statements read from elsewhere, and the starts of its scatters."""
+    own = {s.target for s in unit.statements}
+    read = dict.fromkeys(t for s in unit.statements for t in s.tensors_read if t not in own and t not in index.tables)
+    return (*read, *(t for t in unit.reads if t in own))

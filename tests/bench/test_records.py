@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -101,8 +102,25 @@ def test_the_table_says_what_reaches_its_target() -> None:
     assert lines[-1] == "no result: lost b1: no kernel"
 
 
+def test_a_goal_compares_rows_of_two_classes() -> None:
+    rows = [
+        row("attention forward", "full", cuts=1.5, precision="bf16"),
+        row("attention fp8", "full", cuts=1.0, precision="bf16"),
+    ]
+    (line,) = [line for line in summary(rows).splitlines() if line.startswith("| fp8 over bf16 ")]
+    assert "| 1.500 below the aim |" in line
+
+
+def test_one_slow_row_misses_a_goal() -> None:
+    rows = [row("order", "sort", cuts=0.5, peer=2.0), row("order", "top 8", cuts=1.0, peer=0.8)]
+    (line,) = [line for line in summary(rows).splitlines() if line.startswith("| orders ")]
+    assert "| 1.789 too low | 1.2 (0.9) |" in line
+
+
 def test_every_class_has_a_goal() -> None:
-    assert {goal.kind for goal in GOALS} == set(CLASSES)
+    table = RESULTS.parent / "vocabulary" / "routines.toml"
+    families = tomllib.loads(table.read_text(encoding="utf-8"))
+    assert {goal.kind for goal in GOALS} == {*CLASSES, *families}
     assert row_line(row(cuts=None)).count("failed") == 1
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any, cast
 
 from attrs import define, field
 from cuts.backends.device import Device
-from cuts.bench.operators.timing import by_torch
+from cuts.bench.operators.timing import Turns, by_torch
 
 
 @define
@@ -58,3 +60,23 @@ def test_pytorch_warms_up_once_and_records_all_sets() -> None:
     assert contender.sets == 2
     contender.replay()
     assert torch.notes == ["call 0"] * 3 + ["wait", "record", "call 0", "call 1", "recorded", "replay"]
+
+
+def test_processes_meet_and_take_turns(tmp_path: Path) -> None:
+    first, second = Turns(tmp_path, 2), Turns(tmp_path, 2)
+    notes: list[str] = []
+
+    def wait() -> None:
+        second.come(1)
+        second.wait(9.0)
+        with second.turn():
+            notes.append("second")
+
+    thread = Thread(target=wait)
+    with first.turn():
+        thread.start()
+        first.come(0)
+        first.wait(9.0)
+        notes.append("first")
+    thread.join(9.0)
+    assert notes == ["first", "second"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +16,7 @@ from cuts.backends.devices import find_target
 from cuts.compile import torch_backend
 from cuts.frontends.torch.dynamo_backend.dynamo import UncompiledWarning
 from cuts.ir import CompileOptions, CutsWarning, precisions_of
+from cuts.ir.compiled import BudgetShares
 from cuts.ir.errors import UsageError
 from cuts.ir.types import DType
 from cuts.numerics.comparison import magnitude, relative_error
@@ -197,16 +197,17 @@ def test_a_gpu_with_matrix_instructions_follows_every_word(monkeypatch: pytest.M
     monkeypatch.setattr(torch_backend, "build_cached", build)
     monkeypatch.setattr(torch_backend, "target_of", lambda device: (find_target("cuda:sm_80"), 0))
     monkeypatch.setattr(torch_backend, "program_of", lambda make_network, ordinal: make_network.precision)
-    captured = SimpleNamespace(
-        graph=None, registry=None, texts={}, start_time=monotonic() - 5.0, is_last=True, reimport=None
-    )
-    plans = torch_backend._compile(torch_backend._read({}), captured, torch.device("cuda", 0))  # type: ignore[arg-type]
+    captured = SimpleNamespace(graph=None, registry=None, texts={}, is_last=True, reimport=None)
+    shares = BudgetShares()
+    shares.begun -= 5.0
+    wishes = torch_backend._read({})
+    plans = torch_backend._compile(wishes, captured, torch.device("cuda", 0), shares)  # type: ignore[arg-type]
     for setting, expected in (("high", "tf32"), ("medium", "bf16"), ("highest", "fp32"), ("high", "tf32")):
         torch.set_float32_matmul_precision(setting)
         assert plans.choose() == expected
     assert found == ["fp32", "tf32", "bf16"]
     first, *later = elapsed
-    assert first >= 5.0 > max(later), "reading the graph counts, once"
+    assert first >= 5.0 > max(later), "tracing the graph counts, once"
     assert precisions_of(find_target("opencl")) == ("fp32", "bf16", "fp16")
     assert precisions_of(find_target("cuda:t4")) == ("fp32", "bf16", "fp16")
 
@@ -300,9 +301,7 @@ def test_a_budget_and_libraries_are_handed_on(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(torch_backend, "build_cached", build)
     monkeypatch.setattr(torch_backend, "program_of", lambda make_network, ordinal: make_network)
-    captured = SimpleNamespace(
-        graph=None, registry=None, texts={}, start_time=monotonic() - 5.0, is_last=True, reimport=None
-    )
+    captured = SimpleNamespace(graph=None, registry=None, texts={}, is_last=True, reimport=None)
     for options in ({}, {"tune": True}, {"budget": 60, "libraries": True}):
         torch_backend._compile(torch_backend._read(options), captured, torch.device("cpu"))  # type: ignore[arg-type]
     assert found == [

@@ -34,7 +34,7 @@ def test_compilations_share_a_budget() -> None:
     clock = Clock()
     shares, given = BudgetShares(40.0, clock=clock), []
     for is_last in (False, False, True, True):
-        with shares.share(clock.now, is_last) as budget:
+        with shares.share(is_last) as budget:
             given.append(budget.seconds)
             clock.now += budget.seconds
     assert given == [20.0, 10.0, 10.0, 0.0]
@@ -43,9 +43,15 @@ def test_compilations_share_a_budget() -> None:
 def test_seconds_before_a_share_are_spent() -> None:
     clock = Clock()
     shares = BudgetShares(40.0, clock=clock)
-    with shares.share(clock.now - 30.0, False) as budget:
+    clock.now += 30.0
+    with shares.share(False) as budget:
         assert budget.elapsed == 30.0
-    assert shares.spent == 30.0
+        clock.now += 1.0
+    assert shares.spent == 31.0
+    clock.now += 7.0
+    shares.resume()
+    with shares.share(True) as budget:
+        assert (budget.seconds, budget.elapsed) == (9.0, 0.0)
 
 
 def searched_seconds(
@@ -63,7 +69,6 @@ def searched_seconds(
         return build_cached(graph, spec, target, CompileOptions())
 
     monkeypatch.setattr(torch_backend, "build_cached", search)
-    monkeypatch.setattr(torch_backend, "monotonic", clock)
     monkeypatch.setattr(torch_backend, "BudgetShares", lambda *parts: BudgetShares(*parts, clock=clock))
     torch._dynamo.reset()
     torch.compile(call, backend=torch_backend.cuts_backend, options={"budget": 40.0})(*arguments).sum().backward()

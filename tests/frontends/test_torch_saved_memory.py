@@ -265,3 +265,15 @@ def test_a_returned_copy_may_be_written() -> None:
         loss.backward()
         gradients.append(w.grad)
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-5)
+
+
+@needs_opencl
+def test_a_compiled_module_holds_no_arguments() -> None:
+    """Keep none of the first call, as where Dynamo broke a graph."""
+    torch._dynamo.reset()
+    module = nn.Linear(4, 3)
+    call = torch.compile(lambda x: module(x).tanh(), backend=cuts_backend)
+    given = [torch.randn(2, 4, requires_grad=True) * 1.0]
+    kept = StorageWeakRef(given[0].untyped_storage())
+    call(given.pop()).sum().backward()
+    assert kept.expired()

@@ -141,6 +141,9 @@ def test_repeated_elements_are_not_stored() -> None:
     kept = rewrite(FoldConstants(INSTANCES, min_repeated=511), text)
     assert "expand" in kept
     assert rewrite(FoldConstants(INSTANCES, min_repeated=511), kept) == kept
+    turned = "  %c: f32[8, 64] = transpose(%b) {perm = [1, 0]} @c\n  %y: f32[8, 64] = mul(%x, %c) @y\n  output %y\n}\n"
+    moved = rewrite(FoldConstants(INSTANCES, min_repeated=511), head.replace("64, 8", "8, 64") + repeated + turned)
+    assert moved.count("expand") == moved.count("transpose") == 1
     known = head + repeated + "  %c: f32[64, 8] = sqrt(%b) @c\n  %y: f32[64, 8] = mul(%x, %c) @y\n  output %y\n}\n"
     assert "expand" not in rewrite(FoldConstants(INSTANCES, min_repeated=511), known)
 

@@ -13,7 +13,6 @@ from cuts.ir import (
     Schedule,
     SegmentSchedule,
     TileDim,
-    as_dtype,
     parse_ir,
 )
 from cuts.passes.instructions import lane_products
@@ -21,7 +20,8 @@ from cuts.passes.lowering import extract, lower
 from cuts.passes.schedule import check_schedule
 from cuts.tests.emission import emit
 
-from ..needs import needs_opencl, needs_toolchain
+from ..needs import needs_cuda, needs_opencl, needs_toolchain
+from . import test_packed_weights as packed
 from .test_block_scales import with_scales
 from .test_matrix_instructions import GPU, _device, check, product
 
@@ -46,7 +46,6 @@ group {
 NUMBERS = {
     "u8[64, 256]": "(bf16(bitand(shr(w[i, (k // 2)], index(4*(k % 2)):u8), 15:u8)) - 8.0:bf16)",
     "u8[64, 128]": "bf16(bitand(shr(w[i, (k // 4)], index(2*(k % 4)):u8), 3:u8))",
-    "i8[64, 512]": "bf16(w[i, k])",
 }
 
 
@@ -70,7 +69,7 @@ def text(group: FusedGroup, schedule: Schedule, dialect: str) -> str:
 @pytest.fixture
 def emulation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let lanes multiply halves in OpenCL."""
-    monkeypatch.setattr(lane_products, "MAX_BYTES", 2)
+    monkeypatch.setattr(lane_products, "MAX_BITS", 16)
 
 
 @needs_opencl
@@ -104,15 +103,19 @@ def test_numbers_of_few_bits_are_multiplied(kind: str) -> None:
     assert all(cubin.code for arch in ("sm_75", "sm_90") for cubin in compile_kernels(functions, arch))
 
 
+@needs_cuda
+@pytest.mark.parametrize("kind", ["u1", "u2", "i4", "u4"])
+@pytest.mark.parametrize(("block", "zero"), [(128, False), (32, False), (128, True)])
+def test_rows_of_few_bits_cuda(kind: str, block: int, zero: bool) -> None:
+    graph = packed.product(kind, 1, 2048, 200, block, zero, turned=True, dtype=DType.BF16)
+    (result,) = packed.compile_graph(graph, "cuda").verify()
+    assert result.ok, result.text
+
+
 def bf16(words: np.ndarray) -> np.ndarray:
     return (words.astype(np.uint32) << 16).view(np.float32)
 
 
 def test_halves_of_words_become_numbers() -> None:
-    """Signs of bytes are merged with the number that is added."""
-    signed = np.arange(256, dtype=np.uint32)
-    found = bf16(signed & 0x7F | 0x4300) + bf16(signed & 0x80 | 0xC300)
-    assert np.array_equal(found, signed.astype(np.uint8).view(np.int8))
     few = np.arange(16, dtype=np.uint32)
     assert np.array_equal(bf16(few | 0x4300) - 136, few - 8.0)
-    assert np.array_equal(as_dtype(found, DType.BF16.numpy).astype(np.float32), found)

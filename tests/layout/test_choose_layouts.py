@@ -196,6 +196,18 @@ def test_scores_of_odd_length_lie_along_their_rows() -> None:
     assert programs.orders == {}
 
 
+def test_numbers_of_reduced_rows_stay_neighbours() -> None:
+    """A softmax is one kernel, though neighbouring heads would be wider."""
+    lines = (
+        op("t", "transpose", "k", perm=(0, 1, 3, 2)), op("s", "matmul", "q", "t"), op("z", "relu", "s"),
+        op("m", "reduce_max", "z", axes=(3,), keepdims=True), op("d", "sub", "z", "m"), op("e", "exp", "d"),
+        op("n", "reduce_sum", "e", axes=(3,), keepdims=True), op("y", "div", "e", "n"),
+    )  # fmt: skip
+    shapes = {"q": (32, 12, 197, 64), "k": (32, 12, 197, 64)}
+    programs = laid_out(graph({n: TensorType(DType.F32, s) for n, s in shapes.items()}, *lines, out="y"))
+    assert not programs.orders.keys() & {"z", "d", "e"}
+
+
 @pytest.mark.parametrize("batch", [1, 4])
 def test_heads_that_join_are_neighbours(batch: int) -> None:
     """Results of attention lie as the next product reads them."""

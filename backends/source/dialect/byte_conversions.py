@@ -10,11 +10,9 @@ Numbers of fewer bits are merged where they lie, `at` bits from the end of a wor
 
     f32(b) - z = as_float(0x4b000000 | word & mask << at) * 2^-at - (2^(23 - at) + z)
 
-Two numbers that lie half a word from one another become halves of a word at once, merged with the exponent of 2^7; the
-sign of a byte makes the number that is then subtracted 2^7 or 2^8:
+Two of them, half a word from one another, become halves of a word, merged with the exponent of 2^7:
 
-    bf16x2(b) - z = as_bf16x2(0x43004300 | word >> at & mask) - (2^7 + z)                              (unsigned)
-    bf16x2(b) = as_bf16x2(0x43004300 | word >> at & 0x7f007f) + as_bf16x2(0xc300c300 | word >> at & 0x800080)
+    bf16x2(b) - z = as_bf16x2(0x43004300 | word >> at & mask) - (2^7 + z)
 
 Assemblers make one instruction of a maximum with 0, a conversion and a pack. An H200 stops at the one that packs
 unsigned numbers, which a sum with 0 keeps from being made.
@@ -96,21 +94,18 @@ def bit_conversions(qualifier: str) -> Mapping[str, str]:
 
 
 def pair_conversions(qualifier: str) -> Mapping[str, str]:
-    """Return the helpers that convert both halves of a word."""
+    """Return the helpers that convert numbers of both halves of a word."""
     found: dict[str, str] = {}
-    merge = 'asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"({to}) : "r"(v), "r"({mask}u), "r"({magic}u));'
-    for name, (dtype, bits, _) in UNPACKED_PAIRS.items():
-        signed, mask = _is_signed(dtype), (1 << bits) - 1
-        low, number = mask >> signed, f"(float)({'(signed char)' if signed else ''}(v >> {{at}} & {mask}u)) - zero"
-        base = "const unsigned s = cuts_pack_bf16(-128.0f - zero, -128.0f - zero);"
-        if signed:
-            base = f"unsigned s; {merge.format(to='s', mask=(mask ^ low) * 0x10001, magic='0xc300c300')}"
+    for name, bits in UNPACKED_PAIRS.items():
+        mask = (1 << bits) - 1
+        numbers = ", ".join(f"(float)(v >> {at} & {mask}u) - zero" for at in (0, 16))
         found[f"cuts_{name}"] = (
             f"{qualifier} unsigned cuts_{name}(unsigned w, int place, float zero) {{\n"
             f"  const unsigned v = w >> {bits} * place;\n#if __CUDA_ARCH__ >= 800\n"
-            f"  unsigned r; {merge.format(to='r', mask=low * 0x10001, magic='0x43004300')}\n  {base}\n"
+            f'  unsigned r; asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(v), "r"({mask * 0x10001}u), '
+            '"r"(0x43004300u));\n  const unsigned s = cuts_pack_bf16(-128.0f - zero, -128.0f - zero);\n'
             '  asm("fma.rn.bf16x2 %0, %0, %1, %2;" : "+r"(r) : "r"(0x3f803f80u), "r"(s)); return r;\n'
-            f"#else\n  return cuts_pack_bf16({number.format(at=0)}, {number.format(at=16)});\n#endif\n}}"
+            f"#else\n  return cuts_pack_bf16({numbers});\n#endif\n}}"
         )
     return found
 
@@ -139,5 +134,6 @@ CONVERSION_TEXTS: Mapping[str, str] = {
         for name, (dtype, _) in PACKED_CONVERSIONS.items()
     },
     **{name: _unpacking_text(dtype) for name, (dtype, _) in UNPACKED_CONVERSIONS.items()},
-    **{name: f"cuts_{name}({{x}}.{{c}}, {{place}}, {{zero}}.0f)" for name in (*UNPACKED_BITS, *UNPACKED_PAIRS)},
+    **{name: f"cuts_{name}({{x}}.{{c}}, {{place}}, {{zero}}.0f)" for name in UNPACKED_BITS},
+    **{name: f"cuts_{name}({{x}}, {{place}}, {{zero}}.0f)" for name in UNPACKED_PAIRS},
 }

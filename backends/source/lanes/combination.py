@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import prod
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from math import inf, prod
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ....ir import COMBINERS, MAX_READ_WARPS, PEERS, LaneReduce, Var, phases
-from ..ctext import call_text
+from ..ctext import call_text, number_text
 from ..dialect import CLUSTER_BEGIN, CLUSTER_WAIT
 from ..scope import KernelNames, Writer
 
@@ -29,7 +30,8 @@ class LaneCombination:
         shuffle = self.names.dialect.shuffle and self.names.kernel.threads % warp == 0 and first.dtype.size in (4, 8)
         shuffle = shuffle and (self._inside(first) > 1 or first.threads <= MAX_READ_WARPS)
         for node in nodes:
-            with self.out.loop(Var("e", prod(node.shape))):
+            sums = [other for other in nodes if other.shifted == node.name]
+            with self.out.loop(Var("e", prod(node.shape))), self._rescaling(node, "[e]", sums):
                 if shuffle:
                     self._shuffle(node, f"{self.names.registers[node.name]}[e]", self._inside(node))
                 else:
@@ -38,6 +40,27 @@ class LaneCombination:
             self._exchange_warps(nodes)
         if shuffle and first.blocks > 1:
             self._exchange_blocks(nodes)
+
+    @contextmanager
+    def _rescaling(self, node: LaneReduce, at: str, sums: Sequence[LaneReduce]) -> Iterator[None]:
+        """Rescale sums from a thread's maximum to the combined one."""
+        register, own = f"{self.names.registers[node.name]}{at}", self.names.fresh() if sums else ""
+        if sums:
+            self.out.line(f"const {self.names.dialect.type(node.dtype)} {own} = {register};")
+        yield
+        for other in sums:
+            held = f"{self.names.registers[other.name]}{at}"
+            self.out.line(f"{held} *= {self._ratio(node, own, register)};")
+
+    def _ratio(self, node: LaneReduce, before: str, after: str) -> str:
+        """Return the ratio of exponentials that a maximum shifts to those that the one before shifted.
+
+        The shift is 0 as long as all elements are -inf.
+        """
+        dialect = self.names.dialect
+        lowest, nothing = (number_text(value, node.dtype, dialect) for value in (-inf, 0.0))
+        shift = f"({after} == {lowest} ? {nothing} : {after})"
+        return call_text("exp", (f"({before} - {shift})",), node.dtype, dialect)
 
     def _inside(self, node: LaneReduce) -> int:
         """Return the lanes of a warp that share an instance and can shuffle."""
@@ -54,8 +77,13 @@ class LaneCombination:
             self._across_warps([(node, 0, prod(node.shape)) for node in nodes])
             return
         for node in nodes:
-            for start in range(0, prod(node.shape), together):
-                self._across_warps([(node, start, min(together, prod(node.shape) - start))])
+            sums = [other for other in nodes if other.shifted == node.name]
+            alone, count = evolve(node, shifted=""), prod(node.shape)
+            with ExitStack() as stack:
+                for e in range(count if sums else 0):
+                    stack.enter_context(self._rescaling(node, f"[{e}]", sums))
+                for start in range(0, count, together):
+                    self._across_warps([(alone, start, min(together, count - start))])
 
     def _shuffle(self, node: LaneReduce, register: str, lanes: int) -> None:
         """Combine the values of groups of lanes; all lanes of a group get the same result."""
@@ -93,24 +121,38 @@ class LaneCombination:
             with self.out.loop(instances):
                 self.out.line(f"if ({first}) {scratch}[{at} + {own}] = {register};")
         self.out.line(self.names.dialect.barrier)
+        places = {node.name: at for node, _, _, at in loops}
         for node, instances, register, at in loops:
             with self.out.loop(instances):
-                self._read_warps(node, register, scratch, at, node.threads // inside, inside)
+                where = (scratch, at, places.get(node.shifted, ""))
+                self._read_warps(node, register, where, node.threads // inside, inside)
         self.out.line(self.names.dialect.barrier)
 
-    def _read_warps(self, node: LaneReduce, register: str, scratch: str, at: str, warps: int, inside: int) -> None:
-        """Read the values of warps at a place, and combine them: many of them by several lanes."""
-        first = f"{at} + tid % {node.stride}" if node.stride > 1 else f"{at} + tid / {node.threads} * {warps}"
+    def _read_warps(
+        self, node: LaneReduce, register: str, place: tuple[str, str, str], warps: int, inside: int
+    ) -> None:
+        """Read the values of warps at a place of scratch, and combine them: many of them by several lanes.
+
+        Those that are shifted are rescaled from maxima at another place.
+        """
+        scratch, *starts = place
+        first = f" + tid % {node.stride}" if node.stride > 1 else f" + tid / {node.threads} * {warps}"
         each, lanes = warps, 1
         if warps > MAX_READ_WARPS and not warps & (warps - 1):
             lanes = min(warps, inside)
             lane = f"tid % {lanes}" if node.stride == 1 else f"tid / {node.stride} % {lanes} * {node.stride}"
             each, first = warps // lanes, f"{first} + {lane}"
-        self.out.line(f"{register} = {scratch}[{first}];")
-        for other in range(1, each):
-            step = f"{scratch}[{first} + {other * lanes * node.stride}]"
-            self.out.line(f"{register} = {self._combine(node, register, step)};")
+        own, before = (f"{scratch}[{start}{first}" for start in starts)
+        for other in range(each):
+            step = f" + {other * lanes * node.stride}]" if other else "]"
+            self._add(node, register, f"{own}{step}", f"{before}{step}", other == 0)
         self._shuffle(node, register, lanes)
+
+    def _add(self, node: LaneReduce, register: str, value: str, before: str, first: bool) -> None:
+        """Combine a register with a value that another thread left, rescaled from the maximum `before`."""
+        if node.shifted:
+            value = f"({value} * {self._ratio(node, before, f'{self.names.registers[node.shifted]}[e]')})"
+        self.out.line(f"{register} = {value if first else self._combine(node, register, value)};")
 
     def _exchange_blocks(self, nodes: Sequence[LaneReduce]) -> None:
         """Combine the values of a cluster's blocks: each sends its own to the shared memory of all, by an mbarrier."""
@@ -125,13 +167,15 @@ class LaneCombination:
                 held = f"{self.names.registers[node.name]}[e]"
                 place = f"{peers} + blk % {blocks}"
                 self.out.line(f"if (tid < {blocks}) {helper}({place}, {held}, {_mbarrier(node)}, tid);")
+        whole = not blocks & (blocks - 1) and blocks <= self.names.dialect.warp
         for node, peers in loops:
             self.out.line(f"cuts_mbarrier_wait({_mbarrier(node)}, 0);")
+            maxima = next((there for n, there in loops if n.name == node.shifted), "")
             with self.out.loop(Var("e", prod(node.shape))):
                 held = f"{self.names.registers[node.name]}[e]"
-                self.out.line(f"{held} = {peers}[0];")
-                for other in range(1, blocks):
-                    self.out.line(f"{held} = {self._combine(node, held, f'{peers}[{other}]')};")
+                for other in [f"[tid % {blocks}]"] if whole else [f"[{n}]" for n in range(blocks)]:
+                    self._add(node, held, f"{peers}{other}", f"{maxima}{other}", other in ("[0]", f"[tid % {blocks}]"))
+                self._shuffle(evolve(node, stride=1), held, blocks if whole else 1)
 
     def _tree(self, node: LaneReduce, register: str, lanes: int) -> None:
         """Combine values by halves, in one block the threads of a whole cluster."""

@@ -17,7 +17,7 @@ Weights of f32 are saved where they are no larger than operands and results: few
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -69,10 +69,14 @@ def _attend_trained(
 ) -> Any:
     """Return attention with our gradient, or as PyTorch decomposes it where ours does not fit."""
     grouped, masked = bool(more.get("enable_gqa")), mask is not None and mask.dtype is not torch.bool
-    if dropout or masked or not _fits(q, k, v, mask, grouped) or _saves_weights(q, k, v):
+    few = _saves_weights(q, k, v)
+    if dropout or masked or not _fits(q, k, v, mask, grouped) or (few and (causal or mask is not None)):
         with sdpa_kernel([SDPBackend.MATH]):
             return _ATTENTION._op_dk(_COMPOSITE, q, k, v, mask, dropout, causal, **more)
     chosen = torch._fused_sdp_choice(q, k, v, mask, dropout, causal, **more)
+    if few:  # no row is masked whole, which PyTorch's decomposition looks for
+        weights = torch.softmax(q @ _for_heads(k, q).transpose(-1, -2) * _scale_of(q, more), -1)
+        return _as_pytorch_lays_out(weights @ _for_heads(v, q), chosen)
     apply: Any = _Attention.apply
     return apply(q, k, v, mask, chosen, {"causal": causal, "scale": more.get("scale")})
 
@@ -93,10 +97,15 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         """Return the gradients of queries, keys and values."""
         q, k, v, y, sums, mask = ctx.saved_tensors
-        g, scale = gradients[0], ctx.form["scale"] or q.shape[-1] ** -0.5
+        g, scale = gradients[0], _scale_of(q, ctx.form)
         w, x = layer_operator("attention_scores_gradient")(q, k, v, y, sums, g, mask, **ctx.form)
         keys, values = (_sum_of_heads(t.transpose(-1, -2) @ other, k) for t, other in ((x, q), (w, g)))
         return scale * (x @ _for_heads(k, q)), scale * keys, values, None, None, None
+
+
+def _scale_of(q: Any, form: Mapping[str, Any]) -> Any:
+    """Return the factor of scores."""
+    return form.get("scale") or q.shape[-1] ** -0.5
 
 
 def _saves_weights(q: Any, k: Any, v: Any) -> bool:

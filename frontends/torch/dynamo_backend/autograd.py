@@ -15,6 +15,7 @@ from torch._subclasses import FakeTensorMode
 
 from ..decompositions import decompose_layers, training_decompositions
 from .attention import whole_attention
+from .call_traces import trace_calls
 from .joint_graph import partition_joint_graph
 from .updates import with_updates
 from .view_strides import trace_eager_views
@@ -31,6 +32,10 @@ def apply_autograd(
     """
     trained = wants_gradients(arguments)
     with whole_attention(trained), _resizing_whole(), trace_eager_views():
+        traced = None if trained else trace_calls(module, arguments)
+        if traced is not None:
+            function = with_updates(compile_part)(traced, arguments)
+            return lambda *given: function(list(given))
         backend = aot_autograd(
             fw_compiler=with_updates(compile_part),
             partition_fn=partition_joint_graph,

@@ -106,7 +106,7 @@ class BucketedModule:
             examples = [_example_at(shape, sizes, a) for shape, a in zip(self.shapes, arguments, strict=True)]
 
         def note(part: Any, inputs: Sequence[Any]) -> Any:
-            graphs.extend([part.graph] if is_direct(part.graph, arguments) else [])
+            graphs.extend([part.graph] if is_direct(part.graph, [*map(type, arguments)]) else [])
             return make_boxed_func(part.forward)
 
         with tracing(TracingContext(mode)), torch.no_grad(), decompose_layers():

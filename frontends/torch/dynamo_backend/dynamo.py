@@ -114,7 +114,7 @@ def _compile_module(
     direct: list[tuple[TensorFunction, CachedGraph]] = []
     unread: list[CutsError] = []
     notices = _Notices()
-    trained = wants_gradients(arguments)
+    trained, kinds = wants_gradients(arguments), [*map(type, arguments)]  # closures hold no argument
     later = [trained]  # whether a backward graph follows
 
     def compile_noted(import_graph: CapturedGraph, device: Any) -> ArrayFunction | Choice:
@@ -135,7 +135,7 @@ def _compile_module(
             with unset_fake_temporarily():
                 real = with_real_borders(part.graph, frozen_inputs(part.graph, frozen))
                 checked = _compile_checked(real, device_of(inputs), compile_noted, held, frozen)
-                if real.graph is part.graph and is_direct(part.graph, arguments):
+                if real.graph is part.graph and is_direct(part.graph, kinds):
                     (ends, compiled), constants = made[0], tuple(frozen_inputs(part.graph, frozen))
                     updated = updated_inputs(part.graph)
                     direct.append((updating(checked, updated), CachedGraph(ends, constants, compiled, updated)))

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from ..results import ALIGNMENT
 from .constant_values import fold_constant_values
+from .kept_recurrences import keep_recurrences
 
 aten = torch.ops.aten
 #: Products, the right factor last.
@@ -39,6 +40,7 @@ def partition_joint_graph(joint: Any, examples: Any, **options: Any) -> tuple[An
     are constants of both graphs.
     """
     fold_constant_values(joint)
+    keep_recurrences(joint.graph)
     slice_parts(joint.graph)
     read_saved_copies(joint.graph)
     align_product_rows(joint.graph)

@@ -12,11 +12,15 @@ from typing import Any
 import torch
 from torch._functorch._aot_autograd.schemas import MutationType, OutputType
 
+from ..calls import updated_inputs
+
 #: Metadata, besides that of inputs and outputs, that shows that a graph needs autograd's wrapper.
 _WRAPPER_FIELDS = ("num_intermediate_bases", "tokens", "is_rng_op_functionalized", "grad_enabled_mutation",
          "num_graphsafe_rng_states", "mutated_inp_stream_indices")  # fmt: skip
 #: Tensor classes without wrappers.
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+#: Entry of the metadata of an output node: the graph was traced call by call, and needs no wrapper.
+TRACED_BY_CALL = "cuts_traced_by_call"
 
 
 #: Input names in autograd's graphs: numbered from 1 where there is a backward graph, else from 0.
@@ -69,7 +73,7 @@ def frozen_inputs(graph: torch.fx.Graph, held: Mapping[int, torch.Tensor]) -> di
     places = [node for node in graph.nodes if node.op == "placeholder"]
     if has_backward(graph):
         return {}
-    written = _written_inputs()
+    written = updated_inputs(graph) if _is_traced_by_call(graph) else _written_inputs()
     numbers = module_numbers(graph).items()
     found = {place: held[number] for place, number in numbers if number in held and number not in written}
     return {place: tensor for place, tensor in found.items() if _is_like(places[place].meta.get("val"), tensor)}
@@ -80,6 +84,10 @@ def _is_like(example: Any, tensor: torch.Tensor) -> bool:
     return known and example.shape == tensor.shape and example.dtype is tensor.dtype
 
 
+def _is_traced_by_call(graph: torch.fx.Graph) -> bool:
+    return any(TRACED_BY_CALL in node.meta for node in graph.find_nodes(op="output"))
+
+
 def _written_inputs() -> frozenset[int]:
     """Return the numbers of the inputs to which the graph that is being compiled writes."""
     context = torch._guards.TracingContext.try_get()
@@ -88,17 +96,19 @@ def _written_inputs() -> frozenset[int]:
     return frozenset(number for number, about in inputs if about.mutates_data or about.mutates_metadata)
 
 
-def is_direct(graph: torch.fx.Graph, arguments: Sequence[Any]) -> bool:
+def is_direct(graph: torch.fx.Graph, kinds: Sequence[type]) -> bool:
     """Return whether a graph can run without autograd's wrapper.
 
-    The graph is the one that is being compiled. The wrapper gives views their bases, writes changes back to inputs that
-    need gradients, and takes as long as launching a plan.
+    The graph is the one that is being compiled, for arguments of these types. The wrapper gives views their bases,
+    writes changes back to inputs that need gradients, and takes as long as launching a plan.
     """
     facts = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
     places = [node for node in graph.nodes if node.op == "placeholder"]
-    if facts is None or len(places) != len(arguments) or has_backward(graph):
+    if len(places) == len(kinds) and _is_traced_by_call(graph):
+        return all(kind in PLAIN_TENSORS for kind in kinds)
+    if facts is None or len(places) != len(kinds) or has_backward(graph):
         return False
     written = any(about.mutation_type is MutationType.MUTATED_OUT_GRAPH for about in facts.input_info)
     new = all(about.output_type is OutputType.non_alias for about in facts.output_info)
-    plain = not any(isinstance(a, torch.Tensor) and type(a) not in PLAIN_TENSORS for a in arguments)
+    plain = not any(issubclass(kind, torch.Tensor) and kind not in PLAIN_TENSORS for kind in kinds)
     return new and plain and not written and not any(getattr(facts, name, None) for name in _WRAPPER_FIELDS)

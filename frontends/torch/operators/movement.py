@@ -163,7 +163,7 @@ def _copy_onto(ctx: ImportContext, x: Value, source: Value, *_: Any) -> Any:
 
 def _new(ctx: ImportContext, x: Value, shape: Sequence[int], dtype: torch.dtype | None = None) -> Any:
     kind = ctx.type(x).dtype if dtype is None else dtype_of(dtype)
-    return ctx.constant(np.broadcast_to(np.zeros((), kind.numpy), tuple(shape)))
+    return ctx.number(0, kind, shape)
 
 
 def _arange(

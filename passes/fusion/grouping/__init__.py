@@ -5,4 +5,4 @@ from .groups import Group, canonical_names, form_key, form_text, rename_group
 from .optimal_partition import optimal_partition
 from .partition import combine_partitions, improve, neighbours, partition, with_parts
 from .partitioner import UNKNOWN, CachedEvaluator, GroupEvaluator, Partitioner
-from .slice_updates import run_over_updates
+from .slice_updates import run_over_updates, writers_of

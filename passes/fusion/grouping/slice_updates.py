@@ -44,7 +44,7 @@ from ....ir import (
     substitute_expr,
     variables,
 )
-from ...statements import index_tests
+from ...statements import Programs, index_tests
 from ..views import Views
 from .groups import Group, canonical_names, rename_group
 
@@ -53,18 +53,23 @@ MIN_SAVING = 2
 _Writers = Mapping[str, Sequence[Statement]]
 
 
-def run_over_updates(group: Group, views: Views, present: Collection[str]) -> Group:
+def writers_of(programs: Programs) -> _Writers:
+    """Return the statements that write each tensor."""
+    writers: dict[str, list[Statement]] = {}
+    for statement in (s for unit in programs.every_unit for s in unit.statements):
+        writers.setdefault(statement.target, []).append(statement)
+    return writers
+
+
+def run_over_updates(group: Group, views: Views, writers: _Writers, present: Collection[str]) -> Group:
     """Return a group in place that runs over its updates.
 
-    It is the group itself where that is impossible or saves nothing. `present` are the buffers that are in memory when
-    it is launched.
+    It is the group itself where that is impossible or saves nothing. `writers` are the statements that write each
+    tensor, `present` the buffers that are in memory when it is launched.
     """
     form = rename_group(group.form, group.tensors)
     if len(form.segments) != 1 or len(form.segments[0].outputs) != 1 or form.segments[0].reductions:
         return group
-    writers: dict[str, list[Statement]] = {}
-    for statement in (s for unit in views.programs.every_unit for s in unit.statements):
-        writers.setdefault(statement.target, []).append(statement)
     segment = _over_updates(form.segments[0], form, writers, views)
     read = () if segment is None else tuple(t for t in segment.tensors_read if t not in form.outputs)
     if segment is None or any(t not in form.inputs and views.storage(t).buffer not in present for t in read):

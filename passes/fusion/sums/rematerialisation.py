@@ -25,13 +25,14 @@ wider type and of rows that are looked up in a smaller table:
 from __future__ import annotations
 
 import heapq
+from bisect import insort
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from ....ir import Cast, Read, Statement, rename_statement
-from ...statements import DefUse, Programs, Unit, apply, issue_slots, rewritten, tensors_looked_up
+from ...statements import DefUse, Programs, Unit, apply, external_reads, issue_slots, rewritten, tensors_looked_up
 from ..cut_units import copy_source
 from ..legality import Policy
 from .blocked_variance import MAX_BLOCK_ELEMENTS, ROW_NEIGHBOURS
@@ -49,48 +50,37 @@ def rematerialise(programs: Programs) -> Programs:
     """Return programs in which long reductions separate no readers of light values."""
     found = _Rematerialiser(programs)
     found.copy_expansions()
-    programs = found.programs
-    if not any(map(found.is_long, programs.units)):
-        return programs
-    changes = [found.rematerialise(unit) for unit in reversed(programs.units)]  # copies of a reader need copies of it
-    return found.programs if any(changes) else programs
+    if any(map(found.is_long, found.index.units)):
+        for unit in reversed(tuple(found.index.units)):  # copies of a reader need copies of it
+            found.rematerialise(unit)
+    return programs if len(found.index.units) == len(programs.units) else rewritten(programs, found.index)
 
 
 @define
 class _Rematerialiser:
     """Rematerialises values. `readers` and `writers` are the current places of the units that read and write each
-    tensor, `light` caches the answer for current units.
+    tensor, `light` caches the answer for current units. A copy changes few of them: it takes no new index.
     """
 
     programs: Programs
     index: DefUse = field(init=False)
-    readers: dict[str, list[int]] = field(init=False)
-    writers: dict[str, list[int]] = field(init=False)
-    light: dict[str, bool] = field(init=False)
+    readers: dict[str, list[int]] = field(init=False, factory=dict)
+    writers: dict[str, list[int]] = field(init=False, factory=dict)
+    light: dict[str, bool] = field(init=False, factory=dict)
 
     def __attrs_post_init__(self) -> None:
-        self._enter_units()
-
-    @property
-    def units(self) -> tuple[Unit, ...]:
-        """The current units."""
-        return self.programs.units
-
-    def _enter_units(self) -> None:
-        """Index the readers and writers of tensors: a search through all units for each question is slow."""
         self.index = DefUse.of_programs(self.programs)
-        self.readers, self.writers, self.light = {}, {}, {}
-        for place, unit in enumerate(self.units):
+        for place, unit in enumerate(self.index.units):
             for found, tensors in ((self.readers, unit.reads), (self.writers, unit.writes)):
                 for tensor in dict.fromkeys(tensors):
                     found.setdefault(tensor, []).append(place)
 
     def copy_expansions(self) -> None:
         """Compute values that take longer to load once for each reader."""
-        for unit in reversed(self.units):
+        for unit in reversed(tuple(self.index.units)):
             if not self._is_elementwise(unit) or not self._is_elementwise(source := self._shown_unit(unit)):
                 continue
-            readers = [self.units[n] for n in self.readers.get(unit.writes[0], ())]
+            readers = [self.index.units[n] for n in self.readers.get(unit.writes[0], ())]
             several = [u.name for u in readers if self._needs_copy(source, u, unit.writes[0])]
             for reader in several[len(several) == len(readers) :]:
                 self._copy_for(unit, [reader])
@@ -109,8 +99,8 @@ class _Rematerialiser:
         read, looked_up = 0, any(map(tensors_looked_up, unit.statements))
         for tensor in unit.reads:
             places, size = self.writers.get(tensor, []), self.index.types[tensor].nbytes
-            own = len(places) == len(self.readers[tensor]) == 1 and self._is_elementwise(self.units[places[0]])
-            more = self._operands(self.units[places[0]]) if own else (size, False)
+            own = len(places) == len(self.readers[tensor]) == 1 and self._is_elementwise(self.index.units[places[0]])
+            more = self._operands(self.index.units[places[0]]) if own else (size, False)
             read, looked_up = read + more[0], looked_up or more[1]
         return read, looked_up
 
@@ -120,7 +110,7 @@ class _Rematerialiser:
             places = self.writers.get(unit.reads[0], [])
             if len(places) != 1:
                 break
-            unit = self.units[places[0]]
+            unit = self.index.units[places[0]]
         return unit
 
     def rematerialise(self, unit: Unit) -> bool:
@@ -129,15 +119,15 @@ class _Rematerialiser:
             return False
         (value,) = unit.writes
         readers = self.readers.get(value, [])
-        if len(readers) < 2 or not all(self._reads_once(self.units[n], value) for n in readers):
+        if len(readers) < 2 or not all(self._reads_once(self.index.units[n], value) for n in readers):
             return False
         stages = self._stages(unit)
         wanted: dict[tuple[int, str], list[str]] = {}
         crossing = set[bool]()
         for place in readers:
-            last = self._computing_unit(self.units[place])
+            last = self._computing_unit(self.index.units[place])
             place_of = stages[place], last.name if self.is_long(last) else ""
-            wanted.setdefault(place_of, []).append(self.units[place].name)
+            wanted.setdefault(place_of, []).append(self.index.units[place].name)
             crossing.add(bool(place_of[1]) and self._crosses_rows(last))
         if len({stage for stage, _ in wanted}) < 2 and not (len(crossing) > 1 and self._is_narrow(unit)):
             return False
@@ -175,7 +165,7 @@ class _Rematerialiser:
     def _computing_unit(self, unit: Unit) -> Unit:
         """Return the unit whose kernel computes a unit: its only reader, as long as it is light."""
         readers = self.readers.get(unit.writes[0], []) if self._is_light(unit) else []
-        if len(readers) != 1 or not self._reads_once(reader := self.units[readers[0]], unit.writes[0]):
+        if len(readers) != 1 or not self._reads_once(reader := self.index.units[readers[0]], unit.writes[0]):
             return unit
         return self._computing_unit(reader)
 
@@ -221,13 +211,13 @@ class _Rematerialiser:
             place = heapq.heappop(pending)
             if place in found:
                 continue
-            other = self.units[place]
+            other = self.index.units[place]
             found[place] = max(made[t] for t in other.reads if t in made)
             made.update(dict.fromkeys(other.writes, found[place] + self.is_long(other)))
             for later in self._later_readers(place, other):
                 heapq.heappush(pending, later)
         for place in reversed(found):
-            if self._is_light(other := self.units[place]):
+            if self._is_light(other := self.index.units[place]):
                 read = [found[n] for n in self.readers.get(other.writes[0], ()) if n in found]
                 found[place] = min(read, default=found[place])
         return found
@@ -238,12 +228,23 @@ class _Rematerialiser:
 
     def _copy_for(self, unit: Unit, readers: Sequence[str]) -> None:
         """Compute a value again for some of its readers, ahead of the first of them."""
-        types = self.index.types
-        names = {s.target: self.index.add_tensor(f"{s.target}.again", types[s.target]) for s in unit.statements}
-        place = next(n for n, u in enumerate(self.units) if u.name in readers)
-        apply(
-            self.index, {s: [rename_statement(s, names)] for u in self.units if u.name in readers for s in u.statements}
-        )
-        self.index.insert(place, unit, "again", [rename_statement(s, names) for s in unit.statements])
-        self.programs = rewritten(self.programs, self.index)
-        self._enter_units()
+        (value,), add = unit.writes, self.index.add_tensor
+        names = {s.target: add(f"{s.target}.again", self.index.types[s.target]) for s in unit.statements}
+        first, *_ = places = [n for n in self.readers[value] if self.index.units[n].name in readers]
+        for place in places:
+            reader = self.index.units[place]
+            apply(self.index, {s: [rename_statement(s, names)] for s in reader.statements})
+            self._renew(place, reader.writes)
+        for each in (*self.readers.values(), *self.writers.values()):
+            each[:] = [n + (n >= first) for n in each]
+        self.index.insert(first, unit, "again", [rename_statement(s, names) for s in unit.statements])
+        self._renew(first, (names[value],))
+        self.readers[value] = [n for n in self.readers[value] if n - 1 not in places]
+        self.readers[names[value]] = [n + 1 for n in places]
+        self.writers[names[value]] = [first]
+        for tensor in self.index.units[first].reads:
+            insort(self.readers.setdefault(tensor, []), first)
+
+    def _renew(self, place: int, writes: Sequence[str]) -> None:
+        unit = self.index.units[place]
+        self.index.replace(unit, [evolve(unit, reads=external_reads(unit, self.index), writes=tuple(writes))])

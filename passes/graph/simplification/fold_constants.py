@@ -12,6 +12,7 @@ reader that stays: it finds them by its index map.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar
 
@@ -41,14 +42,15 @@ class FoldConstants:
     def run(self, graph: Graph) -> Graph:
         """Return the graph with constant nodes as constants."""
         known = PackedConstants(dict(graph.constants), graph.types)
-        stays = []
+        stays, stored = [], {name: graph.types[name].size for name in graph.constants}
         for node in graph.nodes:
             folded = self._fold(node, graph, known)
             stays.append(folded is None)
             known.constants.update(folded or {})
+            stored.update(self._storage_sizes(node, graph, stored) if folded else {})
         wanted, nodes = set[str](), []
         for node, left in reversed([*zip(graph.nodes, stays, strict=True)]):
-            if left or (not wanted.isdisjoint(node.outputs) and self._repeats(node, graph)):
+            if left or any(v in wanted and graph.types[v].size > stored[v] for v in node.outputs):
                 nodes.append(node)
                 wanted.update(node.operands)
         if len(nodes) == len(graph.nodes):
@@ -57,10 +59,11 @@ class FoldConstants:
         constants = {name: array for name, array in known.constants.items() if name not in made}
         return prune(evolve(graph, nodes=tuple(reversed(nodes)), constants=constants))
 
-    def _repeats(self, node: Node, graph: Graph) -> bool:
-        """Return whether a node only repeats elements of its operands, into a result of some size."""
-        after, before = (sum(graph.types[v].size for v in values) for values in (node.outputs, node.operands))
-        return after > max(before, self.min_repeated) and _only_moves(self.instances.of_node(node, graph).program)
+    def _storage_sizes(self, node: Node, graph: Graph, stored: Mapping[str, int]) -> dict[str, int]:
+        """Return the elements to store for each output of a constant node: fewer where elements are only repeated."""
+        before, after = sum(stored[v] for v in node.operands), sum(graph.types[v].size for v in node.outputs)
+        moves = after > max(before, self.min_repeated) and _only_moves(self.instances.of_node(node, graph).program)
+        return {v: before if moves else graph.types[v].size for v in node.outputs}
 
     def _fold(self, node: Node, graph: Graph, known: PackedConstants) -> dict[str, Array] | None:
         """Return the values of a node's outputs, or None where it stays."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 import numpy as np
 
@@ -15,14 +16,15 @@ from ....ir import (
     block_scales,
     dtype_of,
     factors,
-    reads,
+    numbers_per_byte,
     sorts_by_radix,
 )
 from ...geometry import Count, Geometry, ceil_div
 from .totals import Totals
 
-#: Matrix instruction of products of lanes, lanes that share a sum, and its issue slots for each one of multiply-adds.
-LANE_INSTRUCTION, QUAD, PAIRED_SHARE = "m16n8k16_bf16", 4, 0.35
+#: Matrix instruction of products of lanes, lanes that share a sum, its issue slots for each one of multiply-adds, and
+#: those of the sum of a vector.
+LANE_INSTRUCTION, QUAD, PAIRED_SHARE, SUM_ISSUE = "m16n8k16_bf16", 4, 0.3, 4.0
 #: Least instructions that compare and select two words of 64 bits, and that move one from another lane.
 WORD_COMPARED, WORD_MOVED = 5.0, 4.0
 #: Halvings of the interval of a selection of floats, before few keys lie in it; instructions of an element in each, and
@@ -35,7 +37,7 @@ COUNTS_ISSUE, COUNTS_CHAIN = 90.0, 40.0
 
 
 def multiply_lanes(
-    totals: Totals, before: Mapping[str, Count], reduction: Reduction, parallel: Count, geometry: Geometry
+    totals: Totals, before: Mapping[str, Count], reduction: Reduction, parallel: Count, steps: Count, geometry: Geometry
 ) -> None:
     """Reduce the counts from `before` on for products of lanes.
 
@@ -44,16 +46,18 @@ def multiply_lanes(
     scales, block = block_scales(reduction.body, reduction.reduce)
     parts = [part for part in factors(reduction.body) if part not in scales]
     halves = len(parts) == 2 and {dtype_of(part, totals.group.tensors) for part in parts} == {DType.BF16}
-    halves = halves and any(totals.group.tensors[r.tensor].dtype.is_int for part in parts for r in reads(part))
+    halves = halves and any(numbers_per_byte(part) > 1 for part in parts)
     if not halves or reduction.combine != "sum" or LANE_INSTRUCTION not in dict(totals.target.atoms):
         return
     vector, quads = geometry.row_vector, np.equal(geometry.reduction_threads % QUAD, 0)
+    quads = quads & np.equal(prod(v.extent for v in reduction.reduce) % (geometry.reduction_threads * vector), 0)
     paired = quads & np.greater(vector, 1) & (np.equal(block % (QUAD * vector), 0) if block else True)
     for name in ("issue", "flops"):
         totals.sums[name] = before[name] + totals.since(name, before) * np.where(paired, PAIRED_SHARE, 1.0)
     warp = totals.target.warp_size
     read = parallel * np.where(paired & np.greater(geometry.reduction_threads, warp), geometry.threads / warp, 0.0)
     totals.add("issue", 2.0 * read * geometry.reduction_threads)
+    totals.add("issue", np.where(paired, SUM_ISSUE * steps / vector * geometry.threads, 0.0))
     totals.add("wavefronts", read * geometry.reduction_threads / warp)
 
 

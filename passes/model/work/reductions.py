@@ -55,7 +55,7 @@ def add_reduction(
     totals.add("chain", issue * reduced * place.all_trips)
     totals.compute(body, place, tuple(staged), fused)
     if geometry.structure.reduction_threads:
-        multiply_lanes(totals, before, reduction, parallel, geometry)
+        multiply_lanes(totals, before, reduction, parallel, steps, geometry)
     vectors: Count = 0.0
     for expr, tile in staged.items():
         fetch(totals, segment, expr, tile, place, geometry)

@@ -34,6 +34,7 @@ from ...geometry import (
     product,
     random_groups,
     runs_of,
+    shareable_loops,
     traffic_dim,
 )
 from ..feature_schema import SUMS
@@ -112,13 +113,17 @@ class Totals:
         self.add("combined", found.sectors)
 
     def share_rows(self, segment: Segment, geometry: Geometry, before: Mapping[str, Count]) -> None:
-        """Divide the counts from `before` on among the blocks of a cluster."""
+        """Divide the counts from `before` on among a cluster's blocks.
+
+        The first one has the most trips.
+        """
         cluster, several = geometry.spread.cluster, np.greater(geometry.spread.cluster, 1)
         kept = ("body", "barriers", "shuffles")
-        self.sums = {n: v if n in kept else before[n] + (v - before[n]) / cluster for n, v in self.sums.items()}
+        share = np.where(several, ceil_div(geometry.trips[0], cluster) / geometry.trips[0], 1.0)
+        self.sums = {n: v if n in kept else before[n] + (v - before[n]) * share for n, v in self.sums.items()}
         cached = np.where(np.greater(geometry.spread.row_cache, 0), CACHED_ROW_CYCLES, 1.0)
         self.sums["wavefronts"] = before["wavefronts"] + self.since("wavefronts", before) * cached
-        self.add("exchanged", np.where(several, 1.0 * len(segment.reductions), 0.0))
+        self.add("exchanged", np.where(several, 1.0 * shareable_loops(segment).count(False), 0.0))
 
     def apply_mask(self, masked: MaskSavings) -> None:
         """Apply the savings of mask-block skipping."""

@@ -17,12 +17,13 @@ from attrs import evolve, field, frozen
 from cuts.backends.device import Array
 from cuts.bench.operators.shapes import Case, normal_numbers, unit_numbers
 from cuts.ir.graph import Graph
+from cuts.ir.machine import PRECISIONS
 from cuts.ir.source import Source
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 
-#: Steps from one number to the next where all must differ: a prime beyond any extent of a tensor here.
-_STRIDE = 2_147_483_647
+#: Numbers of f32 between 0 and 1 that differ, in steps of one size.
+_DISTINCT = 1 << 24
 
 
 @frozen
@@ -31,30 +32,48 @@ class Given:
 
     Weights are constant when it is compiled.
 
-    `draw` is one of `normal`, `positive` (from 0.5 on), `unit` (0 to 1), `distinct` (0 to 1, no two equal) and
-    `integer` (0 to `limit` - 1).
+    `draw` is one of `normal`, `positive` (from 0.5 on), `unit` (0 to 1), `distinct` (0 to 1, no two of a row equal),
+    `integer` (0 to `limit` - 1), `order` (a permutation), `bounds` (multiples of
+    `limit`) and `spectrum` (pairs whose first and last are real). Floats are multiplied by `scale`, and stored as
+    `stored`, or as the operation's are.
     """
 
     shape: tuple[int, ...]
     draw: str = "normal"
     weight: bool = False
     limit: int = 0
+    scale: float = 1.0
+    stored: DType | None = None
 
     @property
     def type(self) -> TensorType:
         """Type; integers are PyTorch's index type."""
-        return TensorType(DType.I64 if self.draw == "integer" else DType.F32, self.shape)
+        return TensorType(
+            DType.I64 if self.draw in ("integer", "order", "bounds") else self.stored or DType.F32, self.shape
+        )
 
     def values(self, seed: int) -> Array:
         """Return random elements, the same ones for the same seed."""
         size = prod(self.shape)
+        numbers: Array
         if self.draw == "distinct":
-            numbers = ((np.arange(size) * _STRIDE + seed) % size / size).astype(np.float32)
+            count = min(size, _DISTINCT)
+            numbers = (np.random.default_rng(seed).permutation(count) / count).astype(np.float32)
+        elif self.draw == "order":
+            numbers = np.random.default_rng(seed).permutation(size)
+        elif self.draw == "bounds":
+            numbers = np.arange(size) * self.limit
         elif self.draw == "integer":
             numbers = (unit_numbers(seed) * self.limit).astype(np.int64)
         else:
             numbers = unit_numbers(seed) if self.draw == "unit" else normal_numbers(seed)
-        return np.resize(np.abs(numbers) + np.float32(0.5) if self.draw == "positive" else numbers, self.shape)
+        numbers = np.abs(numbers) + np.float32(0.5) if self.draw == "positive" else numbers
+        if self.scale != 1:
+            numbers = numbers * np.float32(self.scale)
+        values = np.resize(numbers.astype(self.type.dtype.numpy, copy=False), self.shape)
+        if self.draw == "spectrum":
+            values[..., (0, -1), 1] = 0
+        return values
 
 
 def x(*shape: int) -> Given:
@@ -92,16 +111,25 @@ Sizes: TypeAlias = tuple[int, ...]
 Line: TypeAlias = tuple[str, Sizes, Sizes, Sizes, Callable[..., "tuple[Given, ...]"], Callable[..., Any]]
 
 
-@frozen
+@frozen(eq=False)
 class UserOperation:
-    """Operation of users: family, name, operands by size, PyTorch function."""
+    """Operation of users: family, name, operands by size, PyTorch function.
+
+    `peers` are other functions of the same operands and results, besides `plain` ones: the function itself, and that by
+    torch.compile. `cuts` imports `traced`, where that is another function.
+    """
 
     family: str
     name: str
     given: Callable[..., tuple[Given, ...]]
     call: Callable[..., Any]
     tiny: Sizes
-    sizes: tuple[Sizes, Sizes]
+    sizes: tuple[Sizes, ...]
+    precision: str = field(default="fp32", kw_only=True)
+    peers: Mapping[str, Callable[..., Any]] = field(factory=dict, kw_only=True)
+    traced: Callable[..., Any] | None = field(default=None, kw_only=True)
+    plain: tuple[str, ...] = field(default=("torch", "compile"), kw_only=True)
+    deterministic: bool = field(default=True, kw_only=True)
 
     def at(self, size: Sizes) -> SizedOperation:
         """Return the row of one size."""
@@ -133,12 +161,14 @@ class SizedOperation:
     @property
     def key(self) -> str:
         """Identity of its rows."""
-        return f"{self.operation.family}/{self.name}/b1"
+        policy = self.operation.precision
+        return f"{self.operation.family}/{self.name}/b1{'' if policy == 'fp32' else f'/{policy}'}"
 
     @property
     def given(self) -> tuple[Given, ...]:
         """The tensors that it is given."""
-        return self.operation.given(*self.size)
+        stored = PRECISIONS[self.operation.precision].stored
+        return tuple(evolve(g, stored=g.stored or stored) for g in self.operation.given(*self.size))
 
     def case(self, graph: Graph, sources: tuple[Source, ...] = ()) -> TorchCase:
         """Return a benchmark case from a graph.
@@ -147,8 +177,9 @@ class SizedOperation:
         """
         given = dict(zip(graph.inputs, self.given, strict=True))
         shapes, weights = {n: g.shape for n, g in given.items()}, tuple(n for n, g in given.items() if g.weight)
-        case = TorchCase(self.operation.family, self.name, 1, shapes, (), traced=graph, given=given, texts=sources)
-        return evolve(case, weights=weights)
+        own = self.operation
+        case = TorchCase(own.family, self.name, 1, shapes, (), traced=graph, given=given, texts=sources)
+        return evolve(case, weights=weights, precision=own.precision, deterministic=own.deterministic)
 
 
 @frozen

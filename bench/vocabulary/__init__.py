@@ -1,0 +1,1 @@
+"""Operations of users as functions of PyTorch, with their sizes and operands."""
