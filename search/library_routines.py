@@ -68,7 +68,7 @@ def seconds_for_routines(problems: Sequence[TuningTask], settings: Settings, bud
     """
     if not (settings.libraries and budget.is_limited and budget.seconds >= MIN_BUDGET_SECONDS):
         return 0.0
-    if not any(problem.target.dialect == "cuda" and is_computed(problem) for problem in problems):
+    if not any(problem.target.dialect == "cuda" and _is_computed(problem) for problem in problems):
         return 0.0
     taken = budget.spent.get(ROUTINES, 0.0)
     return (
@@ -126,8 +126,7 @@ def _name(problem: TuningTask, kernel: KernelFunction) -> str:
     return f"routine {kernel.info.get('library', '')} {kernel.name} {problem.key}"
 
 
-def is_computed(problem: TuningTask) -> bool:
-    """Return whether an installed or a missing library computes a task."""
+def _is_computed(problem: TuningTask) -> bool:
     if problem.key not in _IS_COMPUTED:
         _IS_COMPUTED[problem.key] = is_library_computation(Request(problem.form, problem.storages))
     return _IS_COMPUTED[problem.key]

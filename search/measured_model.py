@@ -8,19 +8,17 @@ again, until it evaluates no new group.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from math import inf
 
 from attrs import define, evolve, field
 
-from ..backends.library import library_kernels
-from ..ir import FULL_SHARE, UNSEARCHED_SHARE, BackendError, FusedGroup
+from ..ir import FULL_SHARE, UNSEARCHED_SHARE, FusedGroup
 from ..passes import KernelsQuery, MeasuredTimes, Member, Questions, Workload
 from ..passes.fusion import GroupEvaluator, form_key
 from ..passes.schedule import Candidate
 from .group_costs import GroupCosts
-from .library_routines import MAX_BUDGET_SHARE, fastest_routine, is_computed, seconds_for_routines
+from .library_routines import seconds_for_routines
 from .plan_executor import PlanExecutor
 from .settings import QUICK_SEARCH, SINGLE_MEASUREMENT, Settings, TunedChoice
 from .tasks import TuningTask
@@ -32,8 +30,7 @@ class MeasuredModel:
     """Cost model of one compilation that uses a tuner.
 
     Where it `measures`, groups are compared by short searches of `quick` settings. It `replays` decisions, or answers
-    from results that are `known_only`. A plan that `calls_libraries` may have a routine in place of a group's kernel.
-    `problems` are the tuning tasks of the kernels that it scheduled last, `choices`
+    from results that are `known_only`. `problems` are the tuning tasks of the kernels that it scheduled last, `choices`
     their results.
     """
 
@@ -45,7 +42,6 @@ class MeasuredModel:
     known_only: bool = False
     replays: bool = False
     quick: Settings = QUICK_SEARCH
-    calls_libraries: bool = False
     problems: list[TuningTask] = field(factory=list, init=False)
     choices: list[TunedChoice] = field(factory=list, init=False)
     _answers: dict[tuple[str, ...], list[TunedChoice]] = field(factory=dict, init=False)
@@ -97,26 +93,9 @@ class MeasuredModel:
             partial(self._use_idle_workers, plan) if plan and self.executor.builds_ahead else None
         ):
             found = self.tuner.estimate(problems, self.quick, share)
-        end = executor.elapsed + MAX_BUDGET_SHARE * executor.budget.seconds
-        for (key, group), problem, seconds in zip(fresh.items(), problems, found, strict=True):
-            if seconds is not None:
-                times.routines[key] = self._routine_seconds(problem, end)
-                times.note(group, seconds)
+        known = ((key, seconds) for key, seconds in zip(fresh, found, strict=True) if seconds is not None)
+        times.seconds.update({key: times.without_overhead(seconds) for key, seconds in known})
         self.costs.known.pace.note(executor.elapsed - start, sum(key in times.seconds for key in fresh))
-
-    def _routine_seconds(self, problem: TuningTask, end: float) -> float:
-        """Return the time of the fastest library routine for a group, infinity without one.
-
-        Routines that were never timed are timed until the `end`.
-        """
-        executor = self.tuner.executor
-        if not self.calls_libraries or not is_computed(problem):
-            return inf
-        with suppress(BackendError):
-            late = lambda: self.tuner.frozen or executor.elapsed >= end  # noqa: E731
-            routine = fastest_routine(executor, problem, (), library_kernels, late)
-            return inf if routine is None else routine.seconds
-        return inf
 
     def _use_idle_workers(self, plan: KernelsQuery, tasks: Sequence[TaskRecord]) -> None:
         """Give workers that a comparison leaves idle to the kernels of the current plan."""

@@ -72,7 +72,7 @@ class MeasuredRun:
                 after.enter_context(executor.budget.restart_shares())
             shares = options.horizontal_fusion if session.evaluate and not mode.known_only else False
             options = evolve(options, horizontal_fusion=shares)
-            model = session.model(mode, options.mode == "mixed")
+            model = session.model(mode)
             context = CompileContext(
                 registry, target, options, emit, model.executor, model, session.budget, mode.decisions
             )
@@ -139,12 +139,11 @@ class TuningSession:
         self.outcome = evolve(self.outcome, findings=run.findings)
         return compiled
 
-    def model(self, mode: RunMode = SEARCH, calls_libraries: bool = False) -> MeasuredModel:
+    def model(self, mode: RunMode = SEARCH) -> MeasuredModel:
         """Return the cost model of a compilation, with its executor.
 
         Groups of a refined partition are measured anew.
         """
-        calls_libraries = calls_libraries and self.settings.libraries and self.target.dialect == "cuda"
         tuner, settings, points = self.tuner, self.settings, mode.refined_points
         times = evolve(self.known.times, seconds={}) if points else self.known.times
         costs = GroupCosts(self.target, tuner, self.known, times)
@@ -154,7 +153,7 @@ class TuningSession:
         quick = evolve(QUICK_SEARCH, batch=settings.batch, most=points, patience=settings.patience)
         return MeasuredModel(
             tuner, settings, costs, executor, self.evaluate, mode.known_only, mode.decisions is not None,
-            quick if points else QUICK_SEARCH, calls_libraries,
+            quick if points else QUICK_SEARCH,
         )  # fmt: skip
 
     def has_time_to_rebuild(self, kernels: int) -> bool:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from math import inf
 from typing import Protocol, TypeAlias
 
 from attrs import define, field, frozen
@@ -28,7 +27,7 @@ class MeasuredTimes:
 
     `expected` is true where more may be measured, `scale` is the ratio of measured seconds to modelled ones.
     `without_overhead` converts the time of a kernel in isolation to its time among others; `complete` returns whether
-    every search ran to its end. A group takes no longer than a library's routine for it: `routines` has their seconds.
+    every search ran to its end.
     """
 
     expected: bool = False
@@ -36,7 +35,6 @@ class MeasuredTimes:
     without_overhead: Callable[[float], float] = lambda seconds: seconds
     complete: Callable[[], bool] = lambda: True
     seconds: dict[Hashable, float] = field(factory=dict)
-    routines: dict[Hashable, float] = field(factory=dict)
 
     def has(self, group: FusedGroup) -> bool:
         """Return whether a group was measured."""
@@ -44,8 +42,7 @@ class MeasuredTimes:
 
     def note(self, group: FusedGroup, seconds: float) -> None:
         """Record the time of a group in isolation."""
-        key = form_key(group)
-        self.seconds[key] = self.without_overhead(min(seconds, self.routines.get(key, inf)))
+        self.seconds[form_key(group)] = self.without_overhead(seconds)
 
 
 class CostModel(Protocol):

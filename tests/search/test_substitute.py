@@ -19,10 +19,8 @@ from cuts.ir.errors import BackendError
 from cuts.ir.graph import Graph
 from cuts.ir.machine import Target
 from cuts.ir.types import DType
-from cuts.passes.fusion import form_key
 from cuts.passes.schedule.selection.choose import choose
 from cuts.search import library_routines as library_module
-from cuts.search import measured_model
 from cuts.search.building.factory import BuildResult
 from cuts.search.database import Database
 from cuts.search.findings import Findings, SearchOutcome
@@ -74,21 +72,6 @@ def executor_of(made: FakeBench, database: Database | None = None, budget: Budge
 def tuned_choice(seconds: float | None) -> TunedChoice:
     (candidate,) = choose(problem_of().form, OPENCL)
     return TunedChoice(candidate, seconds)
-
-
-def test_a_group_takes_no_longer_than_a_routine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The partition is decided by the faster of both."""
-    problem = evolve(problem_of(), target=CUDA)
-    tuning = TuningSession(CUDA, Tuner(executor_of(bench())), Settings())
-    monkeypatch.setattr(measured_model, "library_kernels", offers)
-    monkeypatch.setattr(measured_model, "is_computed", lambda problem: True)
-    monkeypatch.setattr(Tuner, "estimate", lambda self, problems, *_: [5e-3 for _ in problems])
-    key = form_key(problem.form)
-    for mixed, seconds in ((False, 5e-3), (True, TIMES["fast"])):
-        model = tuning.model(calls_libraries=mixed)
-        model._measure({key: problem.form}, 1.0, None)
-        model.times.note(problem.form, 4e-3 if mixed else 5e-3)
-        assert model.times.seconds[key] == seconds
 
 
 def never_over() -> bool:
