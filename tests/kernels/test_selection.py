@@ -137,7 +137,7 @@ def test_elements_before_the_start_are_left_out(n: int, start: int, k: int) -> N
 @needs_opencl
 @pytest.mark.parametrize(("n", "size"), [(1, 1), (5, 9), (1021, 300), (20011, 20011)])
 def test_true_elements_are_found_in_order(n: int, size: int) -> None:
-    """Find some, all, or more than there are; long rows are scanned in parts."""
+    """Find some, all, or more than there are."""
     model = graph({"m": TensorType(DType.BOOL, (n,))}, op("p", "nonzero", "m", size=size, fill=-2), out="p")
     plan = build_graph(model, load_spec([]), find_target("opencl"), CompileOptions())
     for share in (0.0, 0.3, 1.0):

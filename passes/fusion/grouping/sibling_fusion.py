@@ -33,8 +33,8 @@ def sibling_keys(group: Group) -> frozenset[Hashable]:
         return frozenset()
     if not segment.reductions:
         large = _results(segment) >= MIN_ELEMENTS and not any(output.into for output in segment.outputs)
-        found = (t for output in segment.outputs for t in dict.fromkeys(r.tensor for r in reads(output.body)))
-        return frozenset((group.tensors[t], _results(segment), 1) for t in found if large and t in group.tensors)
+        operands = (t for output in segment.outputs for t in dict.fromkeys(r.tensor for r in reads(output.body)))
+        return frozenset((group.tensors[t], _results(segment), 1) for t in operands if large and t in group.tensors)
     own = [r.name for r in segment.reductions]
     if any(is_tiled(r, segment.axes, own) for r in segment.reductions):
         return frozenset()
