@@ -185,7 +185,7 @@ class BudgetShares:
 
     @contextmanager
     def share(self, is_last: bool) -> Iterator[Budget]:
-        """Yield the budget of a compilation that begins after the one before it."""
+        """Yield the budget of the next compilation."""
         left = max(0.0, self.seconds - self.spent)
         budget = Budget(left if is_last and not self.is_divided else left / 2, self.clock)
         budget.begun = self.begun

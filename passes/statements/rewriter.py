@@ -136,7 +136,10 @@ def _with_uses(unit: Unit, before: Unit | None, index: DefUse, readers: Mapping[
 
 
 def external_reads(unit: Unit, index: DefUse) -> tuple[str, ...]:
-    """Return the tensors that a unit's statements read from elsewhere, and the starts of its scatters."""
+    """Return the tensors that a unit reads from elsewhere.
+
+    The starts of its scatters follow.
+    """
     own = {s.target for s in unit.statements}
     read = dict.fromkeys(t for s in unit.statements for t in s.tensors_read if t not in own and t not in index.tables)
     return (*read, *(t for t in unit.reads if t in own))

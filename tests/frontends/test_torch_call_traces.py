@@ -14,7 +14,10 @@ Function = Callable[..., Any]
 
 
 def trace_and_run(function: Function, arguments: Sequence[Tensor]) -> tuple[torch.fx.GraphModule | None, Any]:
-    """Return the graph of a function, and the results of that for arguments, which it may write."""
+    """Return the graph of a function, and its results.
+
+    It may write the arguments.
+    """
     found: list[torch.fx.GraphModule | None] = []
 
     def backend(module: Any, examples: Sequence[Any]) -> Function:
@@ -119,11 +122,11 @@ def test_writes_need_inputs_of_their_own(shared: bool) -> None:
 
 
 def test_calls_that_change_a_mode_are_left() -> None:
-    def mapped(x: Tensor, w: Tensor) -> Tensor:
+    def multiply_rows(x: Tensor, w: Tensor) -> Tensor:
         found: Tensor = torch.func.vmap(lambda row: w @ row)(x)
         return found
 
-    module, got = trace_and_run(mapped, [torch.ones(3, 4), torch.ones(4, 4)])
+    module, got = trace_and_run(multiply_rows, [torch.ones(3, 4), torch.ones(4, 4)])
     assert module is None
     torch.testing.assert_close(got, torch.full((3, 4), 4.0))
     assert torch._C._functorch.peek_interpreter_stack() is None

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 from cuts.compile.torch_backend import cuts_backend
 from cuts.frontends.torch.captured_graph import UncompiledWarning
-from cuts.frontends.torch.dynamo_backend.view_strides import view_strides
+from cuts.frontends.torch.decompositions.view_strides import view_strides
 from cuts.frontends.torch.loading.load import graph_of_nodes
 from cuts.frontends.torch.result_memory import ResultMemory
 from cuts.frontends.torch.results import checked_results

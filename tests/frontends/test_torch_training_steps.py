@@ -1,4 +1,4 @@
-"""Training steps through `torch.compile` that change between calls: layouts, views, hooks, scaled gradients."""
+"""Training steps that change between calls: layouts, views, hooks, scaled gradients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cuts.tests.needs import needs_opencl
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def compiled(call: Any) -> Any:
+def compile_anew(call: Any) -> Any:
     torch._dynamo.reset()
     return torch.compile(call, backend=cuts_backend)
 
@@ -24,7 +24,7 @@ def compiled(call: Any) -> Any:
 def test_parameters_change_their_layout() -> None:
     torch.manual_seed(0)
     ours = torch.nn.Linear(4, 3)
-    eager, step, x = copy.deepcopy(ours), compiled(ours), torch.randn(2, 4)
+    eager, step, x = copy.deepcopy(ours), compile_anew(ours), torch.randn(2, 4)
     for turned in (False, True):
         for model, call in ((ours, step), (eager, eager)):
             model.zero_grad()
@@ -37,7 +37,7 @@ def test_parameters_change_their_layout() -> None:
 @needs_opencl
 def test_views_and_hooks_get_their_gradients() -> None:
     found = []
-    for call in (torch.tanh, compiled(torch.tanh)):
+    for call in (torch.tanh, compile_anew(torch.tanh)):
         w = torch.linspace(-1, 1, 12).reshape(3, 4).requires_grad_()
         view = (w * 2)[1:].t()
         view.retain_grad()
@@ -52,7 +52,7 @@ def test_views_and_hooks_get_their_gradients() -> None:
 def test_scalers_skip_infinite_gradients(bad: bool) -> None:
     x, found = torch.randn(3, 4), []
     x[0, 0] = float("inf") if bad else 1.0
-    for wrap in (None, compiled):
+    for wrap in (None, compile_anew):
         torch.manual_seed(1)
         model = torch.nn.Linear(4, 4)
         call = model if wrap is None else wrap(model)

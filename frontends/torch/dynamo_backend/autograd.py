@@ -13,12 +13,11 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensorMode
 
-from ..decompositions import decompose_layers, training_decompositions
+from ..decompositions import decompose_layers, trace_eager_views, training_decompositions
 from .attention import whole_attention
 from .call_traces import trace_calls
 from .joint_graph import partition_joint_graph
 from .updates import with_updates
-from .view_strides import trace_eager_views
 
 
 def apply_autograd(

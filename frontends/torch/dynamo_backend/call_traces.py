@@ -40,7 +40,7 @@ _MEMORY_READERS = [getattr(aten, name).default for name in ("as_strided", "as_st
 
 
 def trace_calls(module: Any, arguments: Sequence[Any]) -> torch.fx.GraphModule | None:
-    """Return a captured module in core operations, None where autograd has to trace it."""
+    """Return a module in core operations, None where autograd traces it."""
     plain = (type(a) in (*PLAIN_TENSORS, FakeTensor) for a in arguments)
     if not all(plain) or any(a.layout is not torch.strided or a.is_conj() or a.is_neg() for a in arguments):
         return None

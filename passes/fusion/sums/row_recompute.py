@@ -71,7 +71,7 @@ class _Rows:
         return cls(programs, readers, writers, DefUse.of_programs(programs).pinned)
 
     def readers_of(self, unit: Unit) -> tuple[list[int], list[int]]:
-        """Return the copies of a unit's result, and the products that read them.
+        """Return the copies of a unit's result, and their products.
 
         There are no products where other units read them, too."""
         copies, found, reached, pending = list[int](), list[int](), set[str](), [*unit.writes]
@@ -95,7 +95,10 @@ class _Rows:
         return unit.repeat is None and all(_is_row_product(s, self.programs) for s in own)
 
     def meet(self, products: Sequence[int]) -> bool:
-        """Return whether elementwise units combine results of several products, so that one kernel has all of them."""
+        """Return whether elementwise units combine results of several products.
+
+        One kernel has all of these.
+        """
         units = self.programs.units
         reached = {t: {place} for place in products for t in units[place].writes}
         pending = sorted({n for t in reached for n in self.readers.get(t, ())})
@@ -114,7 +117,7 @@ class _Rows:
         return False
 
     def units_of(self, last: Collection[int]) -> tuple[Unit, ...]:
-        """Return the `last` units of a row, and those that only these need."""
+        """Return the `last` units of a row with their own producers."""
         found, pending = set[int](), [-place for place in last]
         heapq.heapify(pending)
         while pending:
@@ -140,7 +143,10 @@ def _is_row_product(statement: Statement, programs: Programs) -> bool:
 
 
 def copy_rows(programs: Programs) -> Programs:
-    """Return programs with a row operation for each product but the first, which keeps the given one."""
+    """Return programs with a row operation for each product.
+
+    The first product keeps the given one.
+    """
     families = list(row_families(programs))
     index = DefUse.of_programs(programs)
     for family in families:
