@@ -359,7 +359,7 @@ def document() -> str:
         names = [name for name in listed if (RESULTS / name).exists()]
         found = [*([TEXTS[title]] if title in TEXTS else []), *section(known, *names)]
         files = ", ".join(f"`bench/results/{name}`" for name in names)
-        parts += [f"## {title}", *found, *([f"Rows: {files}."] if files else [])]
+        parts += [f"## {title}", *found, *([fill(f"Rows: {files}.", 120, break_on_hyphens=False)] if files else [])]
     return "\n\n".join([*parts, "## Circumstances", known.table()]) + "\n"
 
 
