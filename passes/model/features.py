@@ -69,6 +69,8 @@ from .work import Totals, add_chain_overhead, add_column_sums, add_reduction, ad
 
 #: Instructions of a thread that rescale a sum to a new running maximum, once for each K block.
 RESCALING_INSTRUCTIONS = 12.0
+#: Registers of a thread that two segments take across parts for the places of their operands: 16 compiled kernels.
+PART_REGISTERS = 16.0
 
 
 def count_features(
@@ -227,7 +229,8 @@ def streamed_registers(group: FusedGroup, geometry: Sequence[Geometry], position
     held: Count = 0.0
     for other in {rows, len(geometry) - 1} - {position} if rows else ():
         held = held + product(geometry[other].thread) * len(group.segments[other].reductions)
-    return np.where(np.greater(turns, 1), held, 0.0)
+    places = PART_REGISTERS if len(geometry) == 2 else 0.0
+    return np.where(np.greater(turns, 1), held + places, 0.0)
 
 
 def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequence[StagedTile]) -> PaperCounts:

@@ -63,7 +63,7 @@ def test_choice_considers_no_more_points(monkeypatch):
     monkeypatch.setattr(climb, "evaluate", counting_evaluate)
     monkeypatch.setattr(points, "evaluate", counting_evaluate)
     climb.best_points(matmul(256, 256, 64), H200, Pruning(), 1)
-    assert not counted - Counter(batches=19, points=39_936)  # on 22 November 2026
+    assert not counted - Counter(batches=15, points=40_647)  # on 30 November 2026
 
 
 @pytest.mark.parametrize("name", sorted(ALL))
@@ -90,7 +90,7 @@ def test_gpu_products_are_staged_and_fill_the_machine(target):
     """An SM may have half as many f32 lanes as issue slots."""
     chosen = choose(matmul(2048, 2048, 512), target)[0]
     assert len(chosen.schedule.segments[0].reductions[0].staging) == 2
-    assert chosen.schedule.blocks >= 0.9 * target.NUM_SM
+    assert chosen.schedule.blocks >= 0.85 * target.NUM_SM  # 128 equal tiles, or 256 in two waves, on 148 SMs
     assert chosen.schedule.threads >= 64
 
 

@@ -184,10 +184,10 @@ class _CallTrace:
             target: Any = node.target
             name = getattr(target, "overloadpacket", target).__name__
             made = self.graph.create_node("call_function", target, args, map_nodes(node.kwargs, known), name=name)
-            made.meta["val"] = node.meta.get("val")
             known[node] = made
             if (target is operator.getitem or is_view(target)) and (shown := [*nodes_in(args)]):
                 self.viewed[made] = shown[0]
+            made.meta["val"] = self._example_of(made, node.meta.get("val"))
         for number, new in trace.written.items():
             if [*map(self._memory, operands)].count(self._memory(operands[number])) > 1:
                 raise _InvolvedError("a call reads memory that it writes by another operand")
@@ -228,22 +228,23 @@ class _CallTrace:
         for n in (n for n, source in enumerate(self.inputs) if source in written):
             if self.arguments[n].requires_grad or storages.count(storages[n]) > 1:
                 raise _InvolvedError("an input is written that needs a gradient, or shares its memory")
-        for node in every:
-            self._give_memory(node)
         for source, value in written.items():
             self.graph.call_function(aten.copy_.default, (self.inputs[source], value)).meta["val"] = value.meta["val"]
         self.graph.output(tuple(nodes)).meta[TRACED_BY_CALL] = True
 
-    def _give_memory(self, node: torch.fx.Node) -> None:
-        """Let the examples of a result, and of the values that it is a view of, have a storage of their own."""
-        chain = [node]
-        while chain[-1] in self.viewed:
-            chain.append(self.viewed[chain[-1]])
-        if (whole := tensor_of(chain[-1])) is None or any(tensor_of(each) is None for each in chain):
-            return
-        size = whole.untyped_storage().nbytes()
-        memory = torch.empty(size, dtype=torch.uint8, device=whole.device).untyped_storage()
-        for each in chain:
-            value = each.meta["val"]
+    def _example_of(self, made: torch.fx.Node, traced: Any) -> Any:
+        """Return an example in the viewed value's memory, or its own."""
+        base = self.viewed.get(made)  # nodes of equal calls have one trace, but not one memory
+        if made.target is operator.getitem and base is not None:
+            return base.meta["val"][made.args[1]]
+        shown = None if base is None else tensor_of(base)
+
+        def own(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            size = value.untyped_storage().nbytes()
             like = torch.empty(0, dtype=value.dtype, device=value.device)
-            each.meta["val"] = like.set_(memory, value.storage_offset(), value.shape, value.stride())
+            memory = torch.empty(size, dtype=torch.uint8, device=value.device) if shown is None else shown
+            return like.set_(memory.untyped_storage(), value.storage_offset(), value.shape, value.stride())
+
+        return tree_map(own, traced)

@@ -61,7 +61,8 @@ class FoldConstants:
 
     def _storage_sizes(self, node: Node, graph: Graph, stored: Mapping[str, int]) -> dict[str, int]:
         """Return the elements to store for each output of a constant node: fewer where elements are only repeated."""
-        before, after = sum(stored[v] for v in node.operands), sum(graph.types[v].size for v in node.outputs)
+        before = sum(stored.get(v, graph.types[v].size) for v in node.operands)  # packed constants are not stored
+        after = sum(graph.types[v].size for v in node.outputs)
         moves = after > max(before, self.min_repeated) and _only_moves(self.instances.of_node(node, graph).program)
         return {v: before if moves else graph.types[v].size for v in node.outputs}
 
