@@ -58,10 +58,11 @@ def estimate_time(features: Features, found: Bound, target: Target, conflicts: C
     resident = np.minimum(fitting, fullest)
     waves = np.maximum(1.0, blocks / resident)
     streamed = np.greater(features.by_lanes, 0)
+    compute = _compute_seconds(features, blocks, resident, target, conflicts, costs)
     dram, through = _transfer_seconds(features, blocks, fitting, target, costs)
     busy = _soft_maximum(
         (
-            *_compute_seconds(features, blocks, resident, target, conflicts, costs),
+            *compute,
             np.where(streamed, costs.dram / costs.streamed_dram * _scattered_rows(features), 1.0) * dram,
             np.where(streamed, costs.bulk_l2, 1.0) * through,
             waves * _direct_latencies(features, costs) * target.dram_latency,
@@ -79,26 +80,20 @@ def estimate_time(features: Features, found: Bound, target: Target, conflicts: C
         waves * features.barriers * costs.barrier * target.barrier_clocks / target.clock / np.minimum(resident, 2.0)
     )
     if np.any(features.chained):
-        compute = _compute_seconds(features, blocks, resident, target, conflicts, costs)
-        moving = _transfer_seconds(features, blocks, fitting, target, costs)
-        work = _soft_maximum((*compute, moving[0], costs.chain_l2 * moving[1]), costs.mma_overlap)
+        work = _soft_maximum((*compute, dram, costs.chain_l2 * through), costs.mma_overlap)
         warpgroups = np.greater(features.chained, 1)
         waiting = np.where(np.greater(features.chained, 0), chain_waits(features, waves, resident, target), 0.0)
         busy, barriers = np.where(warpgroups, costs.chain_work * work, busy), barriers * ~warpgroups
         exposed = exposed * ~warpgroups + waiting
     if np.any(features.bulk):
-        dram, _ = _transfer_seconds(features, blocks, fitting, target, costs)
         busy = np.where(np.greater(features.bulk, 0), product_seconds(features, blocks, resident, dram, target), busy)
         exposed = np.where(np.greater(features.bulk, 0), 0.0, exposed)
     if np.any(features.tiled):
-        issue, *_ = _compute_seconds(features, blocks, resident, target, conflicts, costs)
-        dram = features.unique_bytes / target.BW_global
-        whole = column_seconds(features, fitting, issue, dram, target)
+        whole = column_seconds(features, fitting, compute[0], features.unique_bytes / target.BW_global, target)
         busy, exposed, barriers = (
             np.where(features.tiled > 0, n, x) for n, x in ((whole, busy), (0.0, exposed), (0.0, barriers))
         )
     if np.any(features.exchanged):
-        dram, through = _transfer_seconds(features, blocks, fitting, target, costs)
         whole = cluster_seconds(features, resident, (dram, through), target)
         busy, exposed, barriers = (
             np.where(features.exchanged > 0, n, x) for n, x in ((whole, busy), (0.0, exposed), (0.0, barriers))
