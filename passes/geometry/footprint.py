@@ -188,10 +188,7 @@ def segments_of(read: Read, shape: Sequence[int], cover: Cover, unit: int) -> Co
 
 
 def _runs_of(indices: tuple[Index, ...], shape: Sequence[int], cover: Cover) -> tuple[Count, Count]:
-    """Return the number and the length of a read's contiguous runs.
-
-    Several lookups by the same axes find at most as many elements as these axes have values.
-    """
+    """Return the number and the length of a read's contiguous runs."""
     rows: Count = 1
     run: Count = 1
     whole: Count = True
@@ -209,6 +206,7 @@ def _runs_of(indices: tuple[Index, ...], shape: Sequence[int], cover: Cover) -> 
             whole = np.logical_and(whole, count >= shape[position])
     if sum(isinstance(primary, Indirect) for index in indices for primary, _ in index.terms) < 2:
         return rows, run
+    # Several lookups by the same axes find at most as many elements as these axes have values.
     points = cover.dependent(places_of(indices))
     rows = least(rows, points)
     return rows, least(run, ceil_div(points, rows))
@@ -231,12 +229,8 @@ def random_groups(read: Read, shape: Sequence[int], cover: Cover, unit: int) -> 
 
 def is_scattered(read: Read) -> bool:
     """Return whether an element's place in its row is data-dependent."""
-    return bool(read.indices) and _is_looked_up(read.indices[-1])
-
-
-def _is_looked_up(index: Index) -> bool:
-    """Return whether an index is data-dependent, anew for each value of some variables."""
-    return any(isinstance(primary, Indirect) and any(map(variables, primary.indices)) for primary, _ in index.terms)
+    terms = read.indices[-1].terms if read.indices else ()
+    return any(isinstance(primary, Indirect) and any(map(variables, primary.indices)) for primary, _ in terms)
 
 
 def _innermost_runs(index: Index, extents: Mapping[Var, Count], limit: int, count: Count) -> tuple[Count, Count]:

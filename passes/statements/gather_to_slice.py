@@ -70,10 +70,7 @@ def tensors_looked_up(statement: Statement) -> set[str]:
 
 
 def fold_gathers(program: Program, tables: Mapping[str, Array]) -> Program:
-    """Return a program with lookups in known tables as indices.
-
-    So are those in dims of one element. Its meaning stays the same.
-    """
+    """Return a program with lookups in known tables as indices."""
     return evolve(program, statements=tuple(_fold_lookups(s, tables) for s in program.statements))
 
 
