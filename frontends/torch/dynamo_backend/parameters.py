@@ -23,6 +23,8 @@ PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 TRACED_BY_CALL = "cuts_traced_by_call"
 
 
+#: Key by which Dynamo marks inputs that keep their address.
+_STATIC = "_dynamo_static_input_type"
 #: Input names in autograd's graphs: numbered from 1 where there is a backward graph, else from 0.
 _FROM_ONE, _FROM_ZERO = re.compile(r"primals_(\d+)"), re.compile(r"arg(\d+)_1")
 
@@ -37,8 +39,34 @@ def parameter_inputs(module: Any, examples: Sequence[Any]) -> frozenset[int]:
     )
 
 
+def lift_attributes(module: Any) -> tuple[Any, list[torch.Tensor]]:
+    """Return a captured module with the tensors that it holds as first inputs, and these tensors.
+
+    Dynamo so captures an optimiser's parameters and state.
+    """
+    parts = dict(module.named_parameters(remove_duplicate=False)), dict(module.named_buffers(remove_duplicate=False))
+    own: dict[str, torch.Tensor] = {**parts[0], **parts[1]}
+    held = [node for node in module.graph.find_nodes(op="get_attr") if node.target in own]
+    if not held:
+        return module, []
+    graph, copies, places = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node](), dict[str, torch.fx.Node]()
+    for node in held:
+        if node.target not in places:
+            places[node.target] = place = graph.placeholder(node.name)
+            place.meta = {**node.meta, "tensor_dict": {_STATIC: "attribute"}}
+            place._dynamo_source = module._param_name_to_source[node.target]
+        copies[node] = places[node.target]
+    for node in (n for n in module.graph.nodes if n not in copies):
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+        if node.op == "placeholder":
+            copies[node]._dynamo_source = node._dynamo_source
+    lifted = torch.fx.GraphModule(module, graph)
+    lifted.meta, lifted._param_name_to_source = module.meta, {}
+    return lifted, [own[name] for name in places]
+
+
 def _is_parameter(node: torch.fx.Node, value: Any) -> bool:
-    marked = (node.meta.get("tensor_dict") or {}).get("_dynamo_static_input_type")
+    marked = (node.meta.get("tensor_dict") or {}).get(_STATIC)
     return isinstance(value, torch.nn.Parameter) or (isinstance(value, torch.Tensor) and marked is not None)
 
 
