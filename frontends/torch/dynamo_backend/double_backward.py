@@ -35,6 +35,8 @@ _version = attrgetter("_version")
 _CALL = "cuts_call"
 #: Nodes between a result and the node of its module: views.
 MAX_VIEWS = 3
+#: Parameters without saved elements whose versions are compared: optimisers change all.
+COMPARED_PARAMETERS = 2
 
 
 class _UnrepeatableError(Exception):
@@ -43,7 +45,7 @@ class _UnrepeatableError(Exception):
 
 @frozen
 class _Inputs:
-    """Inputs of a call, some of them weak references, and the versions of the tensors that are not saved."""
+    """Inputs of a call, some of them weak references, and versions of tensors that are not saved."""
 
     values: Sequence[Any]
     versions: tuple[int, ...]
@@ -53,13 +55,13 @@ class _Inputs:
 class RepeatableModule:
     """Captured module whose calls can be repeated.
 
-    `held` are the numbers of parameters, `joint` is autograd's graph of the module.
+    `held` are the numbers of parameters, `joint` is autograd's graph of a module that updates inputs.
     """
 
     module: Any
     held: Collection[int]
     joint: torch.fx.Graph | None = None
-    unsaved: tuple[int, ...] = ()
+    compared: tuple[int, ...] = ()
     weak: tuple[int, ...] = ()
     warned: set[str] = field(factory=set)
     autocast: list[tuple[str, torch.dtype, bool]] = field(init=False)
@@ -92,9 +94,11 @@ class RepeatableModule:
         kind = node._forward_cls
         saved = {tensor.data_ptr() for tensor in node.saved_tensors}
         updated = kind.metadata.mutated_inp_runtime_indices
+        self.joint = self.joint if updated else None
         tensors = [n for n, value in enumerate(arguments) if isinstance(value, torch.Tensor) and n not in updated]
-        self.unsaved = tuple(n for n in tensors if arguments[n].data_ptr() not in saved)
-        self.weak = tuple(n for n in self.unsaved if n not in self.held)
+        unsaved = [n for n in tensors if arguments[n].data_ptr() not in saved]
+        self.weak = tuple(n for n in unsaved if n not in self.held)
+        self.compared = (*self.weak, *[n for n in unsaved if n in self.held][:COMPARED_PARAMETERS])
         forward, backward, boxed = kind.forward, kind.backward, getattr(kind, "boxed_grads_call", False)
 
         def noting_forward(ctx: Any, *inputs: Any) -> Any:
@@ -120,7 +124,7 @@ class RepeatableModule:
             if not inputs[n].is_leaf:
                 values = list(values)
                 values[n] = TensorWeakRef(inputs[n])
-        return _Inputs(values, tuple([_version(inputs[n]) for n in self.unsaved]))
+        return _Inputs(values, tuple([_version(inputs[n]) for n in self.compared]))
 
     def _repeat(self, ctx: Any, facts: Any, tangents: Sequence[Any]) -> tuple[Any, ...]:
         """Return the gradients of a node's inputs as values of PyTorch's graph."""
@@ -155,7 +159,7 @@ class RepeatableModule:
             raise _UnrepeatableError("they depend on elements that it overwrites")
         if any(inputs[n] is None for n in self.weak):
             raise _UnrepeatableError("an input of it was released; keep a reference to it")
-        if tuple([_version(inputs[n]) for n in self.unsaved]) != noted.versions:
+        if tuple([_version(inputs[n]) for n in self.compared]) != noted.versions:
             raise _UnrepeatableError("an input of it has changed since its call")
         return inputs
 
@@ -208,7 +212,7 @@ def _dependent_results(node: torch.fx.Node, found: Collection[torch.fx.Node]) ->
         known = dict(zip(operands, values, strict=True))
         return target(*map_arg(node.args, known.__getitem__), **map_arg(node.kwargs, known.__getitem__))
 
-    table = dict(core_aten_decompositions().items())
+    table: Any = core_aten_decompositions()
     graph = make_fx(call, decomposition_table=table)(*(n.meta["val"] for n in operands)).graph
     places = zip(graph.find_nodes(op="placeholder"), operands, strict=True)
     reached = _dependents(graph, [place for place, operand in places if operand in found])

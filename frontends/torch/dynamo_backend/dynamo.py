@@ -39,7 +39,7 @@ from .complex_borders import RealGraph, with_real_borders
 from .dynamic import compile_by_shape, is_dynamic, replace_numbers
 from .frozen import FrozenFunction, check_frozen
 from .module_fingerprint import module_fingerprint
-from .parameters import frozen_inputs, is_direct, lift_attributes, module_numbers, parameter_inputs
+from .parameters import do_overlap, frozen_inputs, is_direct, lift_attributes, module_numbers, parameter_inputs
 from .updates import updating
 
 
@@ -87,7 +87,11 @@ def dynamo_backend(
             cache.keep(words, made)
         return function
 
-    module, attributes = lift_attributes(module)
+    lifted, attributes = lift_attributes(module)
+    if do_overlap(attributes):
+        warnings.warn("parameters or state share memory: their update runs in PyTorch", UncompiledWarning, stacklevel=3)
+        return module.forward
+    module = lifted
     examples = [*attributes, *examples]
     if any(map(is_dynamic, examples)):
         bucketed: dict[tuple[float, ...], BucketedModule] = {}

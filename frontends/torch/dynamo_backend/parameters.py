@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -60,9 +61,21 @@ def lift_attributes(module: Any) -> tuple[Any, list[torch.Tensor]]:
         copies[node] = graph.node_copy(node, copies.__getitem__)
         if node.op == "placeholder":
             copies[node]._dynamo_source = node._dynamo_source
-    lifted = torch.fx.GraphModule(module, graph)
-    lifted.meta, lifted._param_name_to_source = module.meta, {}
-    return lifted, [own[name] for name in places]
+    made: Any = torch.fx.GraphModule(module, graph)
+    made.meta, made._param_name_to_source = module.meta, {}
+    return made, [own[name] for name in places]
+
+
+def do_overlap(tensors: Sequence[torch.Tensor]) -> bool:
+    """Return whether tensors may share memory: tracing holds that of attributes for distinct."""
+    spans = sorted((t.data_ptr(), t.data_ptr() + _span(t)) for t in tensors if t.layout is torch.strided and t.numel())
+    return any(end > start for (_, end), (start, _) in pairwise(spans))
+
+
+def _span(tensor: torch.Tensor) -> int:
+    """Return the bytes from a tensor's first element to its last."""
+    last = sum(stride * (extent - 1) for stride, extent in zip(tensor.stride(), tensor.shape, strict=True))
+    return (last + 1) * tensor.element_size()
 
 
 def _is_parameter(node: torch.fx.Node, value: Any) -> bool:
