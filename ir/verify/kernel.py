@@ -134,7 +134,10 @@ def _global_element(node: DfgNode) -> tuple[str, Index] | None:
 
 
 def check_replaced_elements_read_first(kernel: Kernel) -> Iterator[VerifyError]:
-    """A thread loads an element of global memory before it stores to it: for that value, or an earlier one."""
+    """A thread loads an element of global memory before it stores to it.
+
+    The load is an operand of that store, or of an earlier one.
+    """
     for phase in phases(kernel.items):
         met, stored = set[DfgNode](), set[tuple[str, Index] | None]()
         for root in phase.roots:

@@ -214,9 +214,7 @@ class PhaseSelector:
     def _keep_elements(self, node: Root) -> Root:
         """Return a store without the elements that it would write unchanged.
 
-        p[i] = select(c, x, p[i])   ->   p[i] = x when c
-
-        Another root that reads the old element needs its load before the store.
+        p[i] = select(c, x, p[i])   ->   p[i] = x when c, where no other root reads the old element
         """
         value = node.value if isinstance(node, (Store, VectorStore)) and node.space != "shared" else None
         if not isinstance(node, (Store, VectorStore)) or not isinstance(value, Op) or value.fn != "select":

@@ -15,7 +15,7 @@ from cuts.frontends.torch.captured_graph import UncompiledWarning
 from cuts.tests.needs import needs_opencl
 from torch import nn
 
-REPEATED, REFUSED = "repeats a compiled module in PyTorch", "cannot be differentiated: "
+REPEATED_WORDS, REFUSED_WORDS = "repeats a compiled module in PyTorch", "cannot be differentiated: "
 
 
 @pytest.fixture(autouse=True)
@@ -24,11 +24,11 @@ def _fresh() -> None:
     torch.manual_seed(0)
 
 
-def compiled(function: Any) -> Any:
+def compile_module(function: Any) -> Any:
     return torch.compile(function, backend=cuts_backend)
 
 
-def warned(function: Callable[[], Any]) -> tuple[Any, list[str]]:
+def collect_warnings(function: Callable[[], Any]) -> tuple[Any, list[str]]:
     """Return a result, and the warnings of modules that PyTorch ran."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
@@ -65,9 +65,9 @@ def test_gradient_penalty(norm: Any) -> None:
     critic = Critic(norm)
     x, parameters = torch.randn(3, 2, 8, 8, requires_grad=True), list(critic.parameters())
     expected = penalty(critic, [x], parameters)
-    run = compiled(critic)
+    run = compile_module(critic)
     for _ in range(2):
-        found, texts = warned(lambda: penalty(run, [x], parameters))
+        found, texts = collect_warnings(lambda: penalty(run, [x], parameters))
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
     assert not texts
@@ -76,16 +76,16 @@ def test_gradient_penalty(norm: Any) -> None:
 @needs_opencl
 def test_warning_is_one() -> None:
     x = torch.randn(4, requires_grad=True)
-    run = compiled(torch.tanh)
-    _, texts = warned(lambda: [penalty(run, [x.view(4, 1)], []) for _ in range(3)])
-    assert len(texts) == 1 and REPEATED in texts[0]
+    run = compile_module(torch.tanh)
+    _, texts = collect_warnings(lambda: [penalty(run, [x.view(4, 1)], []) for _ in range(3)])
+    assert len(texts) == 1 and REPEATED_WORDS in texts[0]
 
 
 @needs_opencl
 @pytest.mark.filterwarnings("ignore::cuts.frontends.torch.captured_graph.UncompiledWarning")
 def test_numeric_second_derivatives() -> None:
     a, b = (torch.rand(2, 3, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    run = compiled(lambda a, b: (torch.sin(a) * b.exp(), (a * b).sum(1).square()))
+    run = compile_module(lambda a, b: (torch.sin(a) * b.exp(), (a * b).sum(1).square()))
     assert torch.autograd.gradgradcheck(run, (a, b))
 
 
@@ -96,7 +96,7 @@ def test_inputs_of_each_other() -> None:
     a = torch.rand(3, requires_grad=True)
     b = a * 2
     found: list[list[Any]] = []
-    for run in (compiled(lambda a, b: a.square() * b.sin()), lambda a, b: a.square() * b.sin()):
+    for run in (compile_module(lambda a, b: a.square() * b.sin()), lambda a, b: a.square() * b.sin()):
         v = torch.ones(3, requires_grad=True)
         (g,) = torch.autograd.grad(run(a, b), a, v, create_graph=True)
         found.append([g, *torch.autograd.grad(g.square().sum(), [a, v], retain_graph=True)])
@@ -108,10 +108,10 @@ def test_inputs_of_each_other() -> None:
 def test_autocast_of_the_call() -> None:
     layer, x = nn.Linear(8, 8), torch.randn(4, 8, requires_grad=True)
     found = []
-    for run in (layer, compiled(layer)):
+    for run in (layer, compile_module(layer)):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             y = run(x)
-        (g,), _ = warned(lambda y=y: torch.autograd.grad(y.float().square().sum(), x, create_graph=True))
+        (g,), _ = collect_warnings(lambda y=y: torch.autograd.grad(y.float().square().sum(), x, create_graph=True))
         found.append(torch.autograd.grad(g.square().sum(), layer.weight)[0])
     torch.testing.assert_close(*found, rtol=2e-2, atol=2e-2)
 
@@ -130,15 +130,15 @@ def held_only_by_a_graph(x: Any) -> Any:
 @needs_opencl
 @pytest.mark.parametrize("case", ["random numbers", "overwritten", "released"])
 def test_calls_that_cannot_be_repeated(case: str) -> None:
-    """The first gradient is right; the second is PyTorch's error, and a warning names the cause."""
+    """The first gradient is right, the second an error, whose cause a warning names."""
     x = torch.rand(64, requires_grad=True)
     words, run = {
-        "random numbers": ("random numbers", lambda: compiled(lambda x: nn.functional.dropout(x.tanh(), 0.5))(x)),
-        "overwritten": ("it overwrites", lambda: compiled(counts)(torch.ones(64), x)),
-        "released": ("was released", lambda: compiled(held_only_by_a_graph)(x * 2)),
+        "random numbers": ("random numbers", lambda: compile_module(lambda x: nn.functional.dropout(x.tanh(), 0.5))(x)),
+        "overwritten": ("it overwrites", lambda: compile_module(counts)(torch.ones(64), x)),
+        "released": ("was released", lambda: compile_module(held_only_by_a_graph)(x * 2)),
     }[case]
-    (g,), texts = warned(lambda: torch.autograd.grad(run().sum(), x, create_graph=True))
-    assert len(texts) == 1 and REFUSED in texts[0] and words in texts[0]
+    (g,), texts = collect_warnings(lambda: torch.autograd.grad(run().sum(), x, create_graph=True))
+    assert len(texts) == 1 and REFUSED_WORDS in texts[0] and words in texts[0]
     if case == "released":
         torch.testing.assert_close(g, 2 / torch.cosh(2 * x + 1).square(), rtol=1e-4, atol=1e-5)
     with pytest.raises(RuntimeError, match="double backward"):
@@ -149,7 +149,7 @@ def test_calls_that_cannot_be_repeated(case: str) -> None:
 def test_inputs_are_released() -> None:
     """Nodes refer to no input once their backward pass has run."""
     x = torch.rand(64)
-    y = compiled(lambda x, w: (x * w).sum())(x, torch.ones(64, requires_grad=True))
+    y = compile_module(lambda x, w: (x * w).sum())(x, torch.ones(64, requires_grad=True))
     assert y.grad_fn.cuts_call.values[0] is x
     y.backward()
     assert y.grad_fn.cuts_call is None

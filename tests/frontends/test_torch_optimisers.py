@@ -77,7 +77,7 @@ def test_compiled_steps_equal_eager_ones(kind: str) -> None:
 
 @needs_opencl
 def test_clipped_step_and_mean() -> None:
-    """Clipping by norm, the step and the mean of the parameters are one graph."""
+    """Clipping, step and mean of the parameters are one graph."""
     ways: list[list[Any]] = []
     for compiled in (False, True):
         torch._dynamo.reset()

@@ -14,9 +14,9 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensorMode
 
 from ..decompositions import decompose_layers, trace_eager_views, training_decompositions
+from ..partial import RepeatableModule
 from .attention import whole_attention
 from .call_traces import trace_calls
-from .double_backward import RepeatableModule
 from .joint_graph import partition_joint_graph
 from .parameters import parameter_inputs
 from .updates import with_updates

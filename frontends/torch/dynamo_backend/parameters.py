@@ -41,7 +41,7 @@ def parameter_inputs(module: Any, examples: Sequence[Any]) -> frozenset[int]:
 
 
 def lift_attributes(module: Any) -> tuple[Any, list[torch.Tensor]]:
-    """Return a captured module with the tensors that it holds as first inputs, and these tensors.
+    """Return a captured module whose own tensors are its first inputs, and these.
 
     Dynamo so captures an optimiser's parameters and state.
     """
@@ -67,7 +67,7 @@ def lift_attributes(module: Any) -> tuple[Any, list[torch.Tensor]]:
 
 
 def do_overlap(tensors: Sequence[torch.Tensor]) -> bool:
-    """Return whether tensors may share memory: tracing holds that of attributes for distinct."""
+    """Return whether tensors may share memory, which tracing does not see of attributes."""
     spans = sorted((t.data_ptr(), t.data_ptr() + _span(t)) for t in tensors if t.layout is torch.strided and t.numel())
     return any(end > start for (_, end), (start, _) in pairwise(spans))
 

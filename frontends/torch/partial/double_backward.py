@@ -77,7 +77,7 @@ class RepeatableModule:
         return graph is not None and depends_on_updates(graph)
 
     def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return autograd's function of the module; its first call finds the class of its nodes."""
+        """Return autograd's function of the module, whose first call extends its nodes."""
         known: list[type] = []
 
         def call(*arguments: Any) -> Any:
@@ -183,7 +183,7 @@ class RepeatableModule:
 
 
 def depends_on_updates(graph: torch.fx.Graph) -> bool:
-    """Return whether results of a joint graph other than the updates of inputs depend on these inputs."""
+    """Return whether other results of a joint graph depend on inputs that it updates."""
     (output,) = graph.find_nodes(op="output")
     kinds = [getattr(kind, "mutated_input", None) for kind in output.meta.get("desc", ())]
     updated = {*kinds} - {None}
@@ -229,7 +229,7 @@ def _has_gradient(value: Any) -> bool:
 
 
 def _node_of(results: Any, count: int) -> Any:
-    """Return the autograd node of a compiled module with `count` inputs from its results, None where there is none."""
+    """Return the autograd node of a module of `count` inputs, by its results."""
     for result in results if isinstance(results, (tuple, list)) else (results,):
         node: Any = result.grad_fn if isinstance(result, torch.Tensor) else None
         for _ in range(MAX_VIEWS):
