@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -111,7 +112,7 @@ def test_autocast_of_the_call() -> None:
     for run in (layer, compile_module(layer)):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             y = run(x)
-        (g,), _ = collect_warnings(lambda y=y: torch.autograd.grad(y.float().square().sum(), x, create_graph=True))
+        (g,), _ = collect_warnings(partial(torch.autograd.grad, y.float().square().sum(), x, create_graph=True))
         found.append(torch.autograd.grad(g.square().sum(), layer.weight)[0])
     torch.testing.assert_close(*found, rtol=2e-2, atol=2e-2)
 
@@ -132,11 +133,12 @@ def held_only_by_a_graph(x: Any) -> Any:
 def test_calls_that_cannot_be_repeated(case: str) -> None:
     """The first gradient is right, the second an error, whose cause a warning names."""
     x = torch.rand(64, requires_grad=True)
-    words, run = {
+    cases: dict[str, tuple[str, Callable[[], Any]]] = {
         "random numbers": ("random numbers", lambda: compile_module(lambda x: nn.functional.dropout(x.tanh(), 0.5))(x)),
         "overwritten": ("it overwrites", lambda: compile_module(counts)(torch.ones(64), x)),
         "released": ("was released", lambda: compile_module(held_only_by_a_graph)(x * 2)),
-    }[case]
+    }
+    words, run = cases[case]
     (g,), texts = collect_warnings(lambda: torch.autograd.grad(run().sum(), x, create_graph=True))
     assert len(texts) == 1 and REFUSED_WORDS in texts[0] and words in texts[0]
     if case == "released":
