@@ -74,9 +74,8 @@ def test_xla_gets_the_same_network(name: str) -> None:
     xla = Compiled(torch.export.export(network, inputs), inputs)
     with torch.no_grad():
         wanted = network(*inputs).numpy()
-    np.testing.assert_allclose(np.array(xla.call()[0]), wanted, rtol=1e-4, atol=1e-5)
-    for left, given in zip(xla.loop(2), inputs, strict=True):
-        np.testing.assert_array_equal(np.array(left), given.numpy())
+    for found in (xla.result, xla.loop(2)):
+        np.testing.assert_allclose(np.array(found), wanted, rtol=1e-4, atol=1e-5)
     assert xla.time_loop().median > 0
 
 
