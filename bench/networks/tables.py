@@ -106,6 +106,20 @@ def code_generation(rows: Sequence[Row]) -> str:
     return markdown_table(["workload", *names], lines)
 
 
+def library_shares(rows: Sequence[Row]) -> str:
+    """Return launches of tuned plans by kind of model, and how many are routines of libraries (section 7.2)."""
+    found: dict[str, list[int]] = {}
+    for (model, task, _), each in measured_rows(rows).items():
+        if OURS[0] in each:
+            counts = found.setdefault(KINDS[model] if task == "inference" else task, [0, 0, 0, 0])
+            calls = sum(each[OURS[0]].get("libraries", {}).values())
+            for place, more in enumerate((1, int(calls > 0), each[OURS[0]]["launches"], calls)):
+                counts[place] += more
+    heads = ["kind", "plans", "with routines", "launches", "routines", "share"]
+    lines = [[kind, *counts, f"{counts[3] / counts[2]:.1%}"] for kind, counts in found.items()]
+    return markdown_table(heads, lines)
+
+
 def speedups(rows: Sequence[Row], task: Task = "inference") -> dict[str, tuple[float, int]]:
     """Return each system's mean speed-up over graphed PyTorch, and its workloads.
 
