@@ -243,7 +243,7 @@ def latency_models(known: Circumstances, name: str) -> Iterator[str]:
 
 
 def paper_tables(known: Circumstances, *_: str) -> Iterator[str]:
-    """Yield the parts of the evaluations, and the documents' tables that have rows of their own."""
+    """Yield parts of the evaluations, and tables with rows of their own."""
     yield coverage()
     for document in DOCUMENTS:
         for table in tables_of(document).values():

@@ -65,7 +65,7 @@ TURNS, MAX_TURNS = 20, 400
 
 
 class Compiled:
-    """Program compiled once by XLA, as a loop of calls; `result` is that of the first call."""
+    """Program compiled by XLA as a loop; `result` is the first."""
 
     def __init__(self, program: Any, inputs: tuple[Any, ...]) -> None:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # PyTorch's contenders need memory, too
@@ -91,7 +91,7 @@ class Compiled:
         self.result = jax.block_until_ready(self.loop(1))
 
     def loop(self, count: int) -> Any:
-        """Return the result of the last of some calls, which may not be there yet."""
+        """Return the last of some calls' results, perhaps before it is there."""
         return self._loop(count, self.state, self.inputs)
 
     def time_loop(self) -> Timing:

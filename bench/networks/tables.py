@@ -107,7 +107,7 @@ def code_generation(rows: Sequence[Row]) -> str:
 
 
 def library_shares(rows: Sequence[Row]) -> str:
-    """Return launches of tuned plans by kind of model, and how many are routines of libraries (section 7.2)."""
+    """Return launches of tuned plans, and those of libraries (section 7.2)."""
     found: dict[str, list[int]] = {}
     for (model, task, _), each in measured_rows(rows).items():
         if OURS[0] in each:

@@ -1,4 +1,4 @@
-"""Sizes of the schedule spaces of convolutions by batch size (section 7.4 of DeepCuts).
+"""Sizes of convolutions' schedule spaces by batch size (section 7.4).
 
 The paper searches in time linear in the size of a space, which is proportional to log(B) of a batch of B.
 """
