@@ -51,11 +51,12 @@ def list_tables(document: str) -> str:
 
 
 def origin_of(rows: Sequence[Row]) -> str:
-    """Return the commits of rows, and the number of older times."""
+    """Return the commits of rows, and the number of older times of ours."""
     commits, present = Counter(row["commit"] for row in rows), kernel_sources()
-    older = sum(bool(row["device"]) and row.get("sources") != present for row in rows)
+    own = [row for row in rows if row["device"] and (row["cuts_ms"] is not None or not row["peers"])]
+    older = sum(row.get("sources") != present for row in own)
     text = ", ".join(f"{commit or 'unknown'} {count}" for commit, count in commits.most_common())
-    return f"Rows by commit: {text}; times of other kernel sources: {older} of {len(rows)}."
+    return f"Rows by commit: {text}; times of other kernel sources: {older} of {len(own)}."
 
 
 def main() -> int:

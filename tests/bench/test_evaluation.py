@@ -136,10 +136,10 @@ def test_a_failure_takes_no_results_place(tmp_path: Path) -> None:
 
 def test_wins_are_counted_where_both_were_measured() -> None:
     assert tables.winners(ROWS) == {"MLP": {"cuts mixed": 1}, "CNN": {"PyTorch": 1}}
-    assert tables.winners_table(ROWS).splitlines()[-1] == "| all | 1 | 1 | 0 |"
+    assert tables.winners_table(ROWS).splitlines()[-1] == "| all | 1 of 2 | 1 of 2 | 0 of 1 |"
     steps = [row(name, ms, batch=2048, task="training") for name, ms in (("cuts mixed", 1.0), ("PyTorch", 4.0))]
     assert tables.winners([*ROWS, *steps])["training"] == {"cuts mixed": 1}
-    assert "| training | 1 | 0 | 0 |" in tables.winners_table([*ROWS, *steps])
+    assert "| training | 1 of 1 | 0 of 1 | 0 of 0 |" in tables.winners_table([*ROWS, *steps])
     assert tables.speedups([*ROWS, *steps]) == tables.speedups(ROWS)
     assert tables.speedups([*ROWS, *steps], "training") == {"cuts mixed": (pytest.approx(4.0), 1)}
     means = tables.speedups(ROWS)
