@@ -48,7 +48,7 @@ def winners(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
     of ours wins where it beats every peer, a peer where it beats all others.
     """
     found: dict[str, dict[str, int]] = {}
-    for kind, each in _compared(rows):
+    for kind, each in _comparable_rows(rows):
         times = {name: row["ms"] for name, row in each.items() if name in (*WINNERS, *PEERS)}
         peers = {name: ms for name, ms in times.items() if name in PEERS}
         best = [name for name, ms in times.items() if ms < min(peers.values())] or [min(peers, key=lambda n: peers[n])]
@@ -57,7 +57,7 @@ def winners(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
     return found
 
 
-def _compared(rows: Sequence[Row]) -> Iterator[tuple[str, Mapping[str, Row]]]:
+def _comparable_rows(rows: Sequence[Row]) -> Iterator[tuple[str, Mapping[str, Row]]]:
     """Yield workloads with a peer and a version of ours, by kind."""
     for (model, task, _), each in measured_rows(rows).items():
         if each.keys() & {*WINNERS} and each.keys() & {*PEERS}:
@@ -74,7 +74,7 @@ def winners_table(rows: Sequence[Row]) -> str:
     Versions of ours have the number of their workloads, too.
     """
     found, there = winners(rows), {row["system"] for row in rows}
-    ran = [(kind, name) for kind, each in _compared(rows) for name in each]
+    ran = [(kind, name) for kind, each in _comparable_rows(rows) for name in each]
     names = [name for name in (*WINNERS, *PEERS) if name in there]
     kinds = [kind for kind in ("CNN", "RNN", "MLP", "training") if kind != "training" or kind in found]
 

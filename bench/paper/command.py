@@ -51,7 +51,7 @@ def list_tables(document: str) -> str:
 
 
 def origin_of(rows: Sequence[Row]) -> str:
-    """Return the commits of rows, and the number of older times of ours."""
+    """Return the commits of rows, and the number of our older times."""
     commits, present = Counter(row["commit"] for row in rows), kernel_sources()
     own = [row for row in rows if row["device"] and (row["cuts_ms"] is not None or not row["peers"])]
     older = sum(row.get("sources") != present for row in own)
