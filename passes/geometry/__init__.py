@@ -70,6 +70,7 @@ from .row_sharing import (
     joins_loop,
     maximises_scores,
     reads_ahead,
+    column_run,
     reduces_columns,
     register_chain,
     running_maximum,

@@ -26,6 +26,7 @@ from ...ir import (
     Cast,
     Expr,
     FusedGroup,
+    Index,
     Read,
     Reduction,
     Segment,
@@ -208,15 +209,34 @@ def reduces_columns(segment: Segment, shared: tuple[str, ...]) -> bool:
     The rows lie along the segment's axes; threads that share a column are numbered slowest, so that neighbours read
     neighbours. Products, and segments with tensors that are `shared` with others, are left out.
     """
+    return bool(column_run(segment, shared))
+
+
+@lru_cache(maxsize=4096)
+def column_run(segment: Segment, shared: tuple[str, ...]) -> int:
+    """Return the neighbours in memory of each column where reductions run across rows of memory, else 0.
+
+    They are a few, which a thread loads at once: x[n, p, 8*g + c] summed over p and c has columns (n, g) of 8.
+    """
     loops, own = {v for r in segment.reductions for v in r.reduce}, {r.name for r in segment.reductions}
     product = is_matrix_like(segment) or multiplies_one_row(segment)
     passed = not {*shared}.isdisjoint({*segment.tensors_read, *(o.tensor for o in segment.outputs)})
     if passed or product or segment.column_sums or any(r.along for r in segment.reductions):
-        return False
+        return 0
     found = [n for r in segment.reductions for n in reads(r.body) if n.tensor not in own]
     found = [n for n in found if loops & places_of(n.indices) and places_of(n.indices).intersection(segment.axes)]
-    runs = [{v for v, factor in n.indices[-1].terms if factor == 1} for n in found]
-    return bool(runs) and all(loops.isdisjoint(run) and run.intersection(segment.axes) for run in runs)
+    lengths = {_run_before_axis(n.indices[-1], loops, {*segment.axes}) for n in found}
+    across = any((loops & places_of(n.indices)) - {v for v, _ in n.indices[-1].terms} for n in found)
+    return lengths.pop() if len(lengths) == 1 and across else 0
+
+
+def _run_before_axis(last: Index, loops: set[Var], axes: set[Var]) -> int:
+    """Return the elements of a few loops that lie together before the next place of an axis, 0 if there are many."""
+    steps = {factor: v for v, factor in last.terms if isinstance(v, Var)}
+    length = 1
+    while steps.get(length) in loops and length <= MAX_COLUMN_RUN:
+        length *= steps[length].extent
+    return length if steps.get(length) in axes and length <= MAX_COLUMN_RUN else 0
 
 
 def walks_rows(segment: Segment, schedule: SegmentSchedule) -> bool:
@@ -261,6 +281,8 @@ def words_ahead(
 
 # ---- chains in registers
 
+#: Most neighbours in memory of a column.
+MAX_COLUMN_RUN = 16
 #: Lanes that share a row of an instruction's results, and the fewest neighbours of each.
 ROW_LANES, ROW_VECTOR = ACCUMULATOR_THREADS[1], ACCUMULATOR_VECTOR[1]
 

@@ -88,7 +88,12 @@ class SegmentTemplate:
     @property
     def tiled_dim(self) -> int:
         """Position of the dim with several tiles of a block, or -1."""
-        return 0 if self.part_rows else self.scatter_dim
+        return 0 if self.part_rows or self.rings_rows else self.scatter_dim
+
+    @property
+    def rings_rows(self) -> bool:
+        """True where a block may take several cached rows one after another."""
+        return self.clusters and self.caches_rows and len(self.dims) == 1
 
     @property
     def passes_rows(self) -> bool:
