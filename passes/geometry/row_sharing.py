@@ -140,9 +140,7 @@ def streams_rows(segments: tuple[Segment, ...], shared: tuple[str, ...]) -> bool
 
 
 def _is_shifted_exponential(body: Expr, greatest: str, own: set[str]) -> bool:
-    """Return whether a body is a product of one exponential of a difference from the maximum and of factors that read
-    no row reduction.
-    """
+    """Return whether a shifted exponential is the one factor that reads row reductions."""
     found = [part for part in factors(body) if any(r.tensor in own for r in reads(part))]
     value = shifted_score(found[0], greatest) if len(found) == 1 else None
     return value is not None and not any(r.tensor in own for r in reads(value))
@@ -182,9 +180,7 @@ def is_row_maximum(shift: Expr, greatest: str) -> bool:
 
 
 def _is_linear(reduction: Reduction, wide: set[str], shared: set[str], row: tuple[Var, ...]) -> bool:
-    """Return whether a reduction along whole rows sums products with one element of the row, and reads nothing else of
-    it.
-    """
+    """Return whether a reduction along whole rows sums products with one of their elements."""
     parts = [stored_factor(p, reduction.math) for p in factors(reduction.body)]
     rows = [p for p in parts if isinstance(p, Read) and p.tensor in wide]
     along = [v.extent for v in reduction.reduce] == [v.extent for v in row] and len(row) == 1
@@ -203,20 +199,11 @@ def whole_loops(segment: Segment, reduces: Sequence[Sequence[int]]) -> tuple[int
 
 
 @lru_cache(maxsize=4096)
-def reduces_columns(segment: Segment, shared: tuple[str, ...]) -> bool:
-    """Return whether reductions run across rows of memory.
-
-    The rows lie along the segment's axes; threads that share a column are numbered slowest, so that neighbours read
-    neighbours. Products, and segments with tensors that are `shared` with others, are left out.
-    """
-    return bool(column_run(segment, shared))
-
-
-@lru_cache(maxsize=4096)
 def column_run(segment: Segment, shared: tuple[str, ...]) -> int:
-    """Return the neighbours in memory of each column where reductions run across rows of memory, else 0.
+    """Return the neighbours in columns of reductions across memory's rows.
 
-    They are a few, which a thread loads at once: x[n, p, 8*g + c] summed over p and c has columns (n, g) of 8.
+    Threads that share a column are numbered slowest, so that neighbours read neighbours: x[n, p, 8*g + c] summed over
+    p and c has columns (n, g) of 8. It is 0 in products, and where tensors are `shared` with other segments.
     """
     loops, own = {v for r in segment.reductions for v in r.reduce}, {r.name for r in segment.reductions}
     product = is_matrix_like(segment) or multiplies_one_row(segment)
@@ -231,10 +218,9 @@ def column_run(segment: Segment, shared: tuple[str, ...]) -> int:
 
 
 def _run_before_axis(last: Index, loops: set[Var], axes: set[Var]) -> int:
-    """Return the elements of a few loops that lie together before the next place of an axis, 0 if there are many."""
-    steps = {factor: v for v, factor in last.terms if isinstance(v, Var)}
-    length = 1
-    while steps.get(length) in loops and length <= MAX_COLUMN_RUN:
+    """Return the few elements of loops before the next place of an axis."""
+    steps, length = {factor: v for v, factor in last.terms if isinstance(v, Var)}, 1
+    while steps.get(length) in loops:
         length *= steps[length].extent
     return length if steps.get(length) in axes and length <= MAX_COLUMN_RUN else 0
 

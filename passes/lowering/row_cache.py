@@ -15,7 +15,7 @@ A block may take several rows one after another, in a ring: each trip of the las
 next row's elements to the places that it has read. Threads read the elements that they copy, so they do not wait for
 one another; memory is read while results are stored.
 
-    copy row 0;   for each row:  max over kept[r]; sum; for each trip:  y[n, r] = exp(kept[r] - max) / sum;  copy row n + 1
+    copy row 0;   for each row:  max, sum over kept[r];  for each trip:  y[n, r] = f(kept[r]);  copy row n + 1
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from ...ir import (
     reads,
     row_major,
 )
-from ..geometry import cached_reads
+from ..geometry import cached_reads, column_run
 from .index_values import value_of
 from .layout import Frame
 from .segment_state import SegmentState, row_share
@@ -96,7 +96,10 @@ def takes_rows(schedule: SegmentSchedule) -> bool:
 
 
 def emit_row_ring(state: SegmentState, lower_row: Callable[[SegmentState], None]) -> None:
-    """Emit a loop over a block's rows, after the copies of the first one."""
+    """Emit a loop over a block's rows.
+
+    The copies of the first one precede it.
+    """
     frame, items, state.items = state.frame, state.items, []
     (dim,) = frame.schedule.dims
     state.turn = Var(f"{frame.prefix}turn", dim.tiles)
@@ -170,9 +173,16 @@ def _buffer(state: SegmentState, read: Read, elements: int, number: int) -> Shar
 
 
 def _cache_index(state: SegmentState, trip: Index, local: Var) -> Index:
-    """Return the index of an element in the row cache: the elements of a block's trip are contiguous, row by row."""
-    extents = (*(dim.block for dim in state.frame.schedule.dims), local.extent)
-    return linearise([trip, *map(as_index, (*state.frame.tiles, local))], (prod(extents), *row_major(extents)))
+    """Return the index of an element in the row cache.
+
+    The elements of a block's trip are contiguous, row by row, or in the order of threads over columns.
+    """
+    schedule, place = state.frame.schedule, as_index(local)
+    tiles, blocks, width = map(as_index, state.frame.tiles), tuple(dim.block for dim in schedule.dims), local.extent
+    if column_run(state.frame.segment, state.group.shared):
+        width = schedule.row_vector
+    extents = (local.extent // width, *blocks, width)
+    return linearise([trip, place // width, *tiles, place % width], (prod(extents), *row_major(extents)))
 
 
 def _copy(

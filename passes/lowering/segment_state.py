@@ -38,7 +38,7 @@ from ...ir import (
     selection_words,
     sorts_by_radix,
 )
-from ..geometry import holds_rows, reduces_columns
+from ..geometry import column_run, holds_rows
 from .index_values import Context
 from .layout import AxisBinding, BlockLayout, Frame, bind_dims, read_padding
 
@@ -180,7 +180,7 @@ class SegmentState:
             place = peers.elements
             sets = 1 if self.turn is None else 2
             self.layout.buffers[PEERS] = evolve(peers, elements=place + sets * (blocks * prod(shape) + 1))
-        stride = self.frame.schedule.threads // lanes if reduces_columns(self.frame.segment, self.group.shared) else 1
+        stride = self.frame.schedule.threads // lanes if column_run(self.frame.segment, self.group.shared) else 1
         return LaneReduce(
             reduction.name, shape, reduction.combine, dtype, lanes, reduction.along, vector, ranks=ranks,
             blocks=blocks, place=place, stride=stride, shifted=shifted, turn=self.turn,

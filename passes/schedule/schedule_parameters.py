@@ -53,7 +53,7 @@ from .tile_parameters import (
 )
 
 #: Most rows that a block takes one after another.
-MAX_RING_ROWS = 32
+MAX_RING_ROWS = 1
 #: Thread tiles, threads and K blocks along each dim in the thinned space of a kernel with several products.
 THINNED_TILES, THINNED_THREADS, THINNED_CHUNKS = (4, 8), (4, 8, 16, 32), (8, 16, 32)
 #: Reduction threads of such kernels.

@@ -32,7 +32,10 @@ MODERATE = 1e4
 
 
 def cluster_schedule(group: FusedGroup, target: Any, cached: bool = False, taken: int = 1) -> Schedule:
-    """Return a legal point of clusters, with rows in registers or `cached`, of which a block takes some in turn."""
+    """Return a legal point of clusters.
+
+    Rows are in registers or `cached`, several `taken` in turn.
+    """
     space = make_space(group, target)
     template = next(t for t in space.templates if t.segments[0].clusters)
     numbers = np.random.default_rng(1).integers(0, template.size, 8192)
@@ -41,8 +44,10 @@ def cluster_schedule(group: FusedGroup, target: Any, cached: bool = False, taken
     for n in np.flatnonzero(legal):
         values = {name: int(column[n]) for name, column in columns.items()}
         found = schedule_of(group, template, values, target.warp_size)
-        if bool(found.segments[0].row_cache) == cached and found.segments[0].dims[0].tiles == taken:
-            return found
+        (segment,) = found.segments
+        if bool(segment.row_cache) == cached:
+            dims = tuple(evolve(dim, tiles=taken) for dim in segment.dims)
+            return evolve(found, segments=(evolve(segment, dims=dims),))
     raise AssertionError("no point")
 
 
