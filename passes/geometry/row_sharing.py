@@ -180,7 +180,7 @@ def is_row_maximum(shift: Expr, greatest: str) -> bool:
 
 
 def _is_linear(reduction: Reduction, wide: set[str], shared: set[str], row: tuple[Var, ...]) -> bool:
-    """Return whether a reduction along whole rows sums products with one of their elements."""
+    """Return whether a reduction along rows sums products with one of their elements."""
     parts = [stored_factor(p, reduction.math) for p in factors(reduction.body)]
     rows = [p for p in parts if isinstance(p, Read) and p.tensor in wide]
     along = [v.extent for v in reduction.reduce] == [v.extent for v in row] and len(row) == 1
@@ -210,11 +210,12 @@ def column_run(segment: Segment, shared: tuple[str, ...]) -> int:
     passed = not {*shared}.isdisjoint({*segment.tensors_read, *(o.tensor for o in segment.outputs)})
     if passed or product or segment.column_sums or any(r.along for r in segment.reductions):
         return 0
-    found = [n for r in segment.reductions for n in reads(r.body) if n.tensor not in own]
-    found = [n for n in found if loops & places_of(n.indices) and places_of(n.indices).intersection(segment.axes)]
-    lengths = {_run_before_axis(n.indices[-1], loops, {*segment.axes}) for n in found}
-    across = any((loops & places_of(n.indices)) - {v for v, _ in n.indices[-1].terms} for n in found)
-    return lengths.pop() if len(lengths) == 1 and across else 0
+    found = [(places_of(n.indices), n) for r in segment.reductions for n in reads(r.body) if n.tensor not in own]
+    found = [(at, n) for at, n in found if loops & at and at.intersection(segment.axes)]
+    lengths = {_run_before_axis(n.indices[-1], loops, {*segment.axes}) for _, n in found}
+    length = lengths.pop() if len(lengths) == 1 else 0
+    runs = ({v for v, factor in n.indices[-1].terms if factor < length} for _, n in found)
+    return length if any((loops & at) - run for (at, _), run in zip(found, runs, strict=True)) else 0
 
 
 def _run_before_axis(last: Index, loops: set[Var], axes: set[Var]) -> int:
@@ -267,10 +268,8 @@ def words_ahead(
 
 # ---- chains in registers
 
-#: Most neighbours in memory of a column.
-MAX_COLUMN_RUN = 16
-#: Lanes that share a row of an instruction's results, and the fewest neighbours of each.
-ROW_LANES, ROW_VECTOR = ACCUMULATOR_THREADS[1], ACCUMULATOR_VECTOR[1]
+#: Lanes that share a row of an instruction's results, and the fewest neighbours of each; most neighbours of a column.
+ROW_LANES, ROW_VECTOR, MAX_COLUMN_RUN = ACCUMULATOR_THREADS[1], ACCUMULATOR_VECTOR[1], 16
 
 
 @frozen
