@@ -139,7 +139,8 @@ class Totals:
     def add_quotients(self, segment: Segment, geometry: Geometry) -> None:
         """Count the divisions that find the axes of flattened dims.
 
-        So are those of loops that lanes share. A thread divides once for each of its runs; terms of a loop that it unrolls are known.
+        So are those of loops that lanes share. A thread divides once for each of its runs; it knows the terms of a loop
+        that it unrolls.
         """
         if geometry.structure.mma:
             return
@@ -295,7 +296,7 @@ class Totals:
             self.add("partial", elements / vector * left * warps * kind.dtype.size)
 
     def touch_sectors(self, read: Read, loads: Count, place: EvaluationSite, geometry: Geometry) -> None:
-        """Count the bytes of sectors that loads of warps touch, and those of a trip."""
+        """Count the bytes of sectors that loads of warps touch."""
         if not self.target.lockstep or geometry.structure.mma:
             return
         kind, size = self.group.tensors[read.tensor], float(self.target.sector_bytes)
