@@ -4,8 +4,7 @@ The model discards nothing. With lockstep warps it is a soft maximum of the time
 Its coefficients, fitted to measured kernels, are the target's:
 
 * issue: instructions of a warp, those of the loop, of barriers, guards, fetches and divisions included; cycles of
-  shared memory; both
-  slower where warps and independent results are too few to hide latency.
+  shared memory; both slower where warps and independent results are too few to hide latency.
 * moving: distinct bytes through DRAM, again for each wave of blocks or later statement that does not find them in L2;
   bytes through L2.
 * direct loads: a thread has few of them in flight, fewer where guards and divisions come before them or lanes touch
