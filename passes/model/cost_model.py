@@ -266,7 +266,6 @@ def _loads_in_loops(features: Features) -> Count:
 
 
 def _loads_of_round(features: Features) -> Count:
-    """Return the direct loads of a thread in a round."""
     return features.direct / np.maximum(1.0, features.rounds)
 
 
@@ -363,8 +362,11 @@ def _box_factor(features: Features, waves: Count, costs: CostCoefficients) -> Co
 
 
 def _few_warps_factor(features: Features, resident: Count, target: Target) -> Count:
-    """Return the factor of times of loops that load without staging, where few warps hide the latency of others."""
-    warps = resident * ceil_div(features.threads, target.warp_size)
+    """Return the factor of times of loops that load without staging, where few warps hide the latency of others:
+    fewer are enough where each loads more words at a time.
+    """
+    words = features.fetched / np.maximum(1e-9, WORD_BYTES * features.direct * features.threads)
+    warps = resident * ceil_div(features.threads, target.warp_size) * np.maximum(1.0, words)
     direct = _loads_in_loops(features) & np.equal(features.copies, 0)
     direct = direct & (np.equal(features.shuffles, 0) | np.greater(features.quotients, 0))
     return np.where(direct, np.minimum(1.0, warps / target.warps_per_sm) ** -target.costs.few_warps, 1.0)
