@@ -362,9 +362,7 @@ def _box_factor(features: Features, waves: Count, costs: CostCoefficients) -> Co
 
 
 def _few_warps_factor(features: Features, resident: Count, target: Target) -> Count:
-    """Return the factor of times of loops that load without staging, where few warps hide the latency of others:
-    fewer are enough where each loads more words at a time.
-    """
+    """Return the factor of loops that load without staging where few warps load few words at a time."""
     words = features.fetched / np.maximum(1e-9, WORD_BYTES * features.direct * features.threads)
     warps = resident * ceil_div(features.threads, target.warp_size) * np.maximum(1.0, words)
     direct = _loads_in_loops(features) & np.equal(features.copies, 0)
