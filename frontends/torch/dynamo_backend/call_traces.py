@@ -27,6 +27,7 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensorMode
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_map
 
 from ..calls import is_in_place, is_view, key_of, last_reads, map_nodes, needed_nodes, nodes_in, tensor_of
@@ -35,6 +36,8 @@ from .parameters import PLAIN_TENSORS, TRACED_BY_CALL
 
 _LOG, aten = logging.getLogger("cuts.frontends"), torch.ops.aten
 _FUNCTIONALIZE = DispatchKeySet(DispatchKey.Functionalize)
+#: Calls that only count uses of an interface.
+_COUNTERS = (torch._C._log_api_usage_once,)
 #: Operations that read the memory that a view shows: a trace has no example of it.
 _MEMORY_READERS = [getattr(aten, name).default for name in ("as_strided", "as_strided_copy", "as_strided_scatter")]
 
@@ -146,7 +149,7 @@ class _CallTrace:
             self._exit_autocast(len(self.autocast))
         elif target is operator.getitem and isinstance(args[0], (tuple, list)):
             return args[0][args[1]]
-        else:
+        elif target not in _COUNTERS:
             operands = list(dict.fromkeys(nodes_in((args, kwargs))))
             if not operands and not isinstance(node.meta.get("example_value"), torch.Tensor):
                 raise _InvolvedError(f"{node.name} may change a mode")
@@ -242,9 +245,11 @@ class _CallTrace:
         def own(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
-            size = value.untyped_storage().nbytes()
-            like = torch.empty(0, dtype=value.dtype, device=value.device)
-            memory = torch.empty(size, dtype=torch.uint8, device=value.device) if shown is None else shown
-            return like.set_(memory.untyped_storage(), value.storage_offset(), value.shape, value.stride())
+            with no_dispatch():  # operations of fake tensors take 20 times as long
+                nbytes = value.untyped_storage().nbytes()
+                new = torch.UntypedStorage(nbytes, device="meta") if shown is None else shown.untyped_storage()
+                like = torch.empty(0, dtype=value.dtype, device="meta")
+                like.set_(new, value.storage_offset(), value.shape, value.stride())
+            return FakeTensor(self.mode, like, value.device)
 
         return tree_map(own, traced)
