@@ -17,7 +17,7 @@ from cuts.tests.needs import needs_opencl
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-class Counter(torch.nn.Module):
+class Counter(torch.nn.Module):  # type: ignore[misc,name-defined]
     """Sums its inputs; PyTorch saves no guard on a local class."""
 
     def __init__(self) -> None:

@@ -247,9 +247,9 @@ class _CallTrace:
                 return value
             with no_dispatch():  # operations of fake tensors take 20 times as long
                 nbytes = value.untyped_storage().nbytes()
-                new = torch.UntypedStorage(nbytes, device="meta") if shown is None else shown.untyped_storage()
+                memory = torch.empty(nbytes, dtype=torch.uint8, device="meta") if shown is None else shown
                 like = torch.empty(0, dtype=value.dtype, device="meta")
-                like.set_(new, value.storage_offset(), value.shape, value.stride())
+                like.set_(memory.untyped_storage(), value.storage_offset(), value.shape, value.stride())
             return FakeTensor(self.mode, like, value.device)
 
         return tree_map(own, traced)

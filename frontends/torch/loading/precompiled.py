@@ -75,7 +75,7 @@ def _records_of(graph: torch.fx.Graph) -> list[tuple[Any, ...]]:
     places = {node: _Place(number) for number, node in enumerate(graph.nodes)}
     if foreign := [node.name for node in graph.nodes if node.op in ("get_attr", "call_module")]:
         raise TypeError(f"{foreign[0]} is no call")
-    place = places.__getitem__
+    place: Any = places.__getitem__
     return [(n.op, n.target, map_arg(n.args, place), map_arg(n.kwargs, place)) for n in graph.nodes]
 
 
