@@ -236,7 +236,8 @@ class _Rematerialiser:
             apply(self.index, {s: [rename_statement(s, names)] for s in reader.statements})
             self._renew(place, reader.writes)
         for each in (*self.readers.values(), *self.writers.values()):
-            each[:] = [n + (n >= first) for n in each]
+            if each and each[-1] >= first:
+                each[:] = [n + (n >= first) for n in each]
         self.index.insert(first, unit, "again", [rename_statement(s, names) for s in unit.statements])
         self._renew(first, (names[value],))
         self.readers[value] = [n for n in self.readers[value] if n - 1 not in places]
