@@ -87,7 +87,7 @@ class AnalyticCost:
         return best
 
     def search_key(self, group: FusedGroup) -> Hashable:
-        """Return a key of the groups of which the first is searched, None where no search is needed."""
+        """Return the key of a group that is searched, else None."""
         key = _similarity(group, self._combinations(group)) if self._is_searched(group) else None
         return None if key in self.leaders else key
 

@@ -75,9 +75,9 @@ def evaluate_costs(request: CostRequest) -> CostResult:
 
 
 def search_ahead(groups: Sequence[FusedGroup], splitting: Splitting, limited: BudgetedCost, run: SearchService) -> None:
-    """Search groups whose costs are asked for next, and their split-K parts, in several processes at once.
+    """Search groups and their split-K parts in several processes.
 
-    Costs are those of searches on demand: a search depends on its group only.
+    The partition asks for their costs next. These stay as they are: a search depends on its group only.
     """
     modelled, wanted = limited.evaluator, dict[Hashable, FusedGroup]()
     distinct = {form_key(group): group for group in groups}

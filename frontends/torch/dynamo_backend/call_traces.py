@@ -36,8 +36,6 @@ from .parameters import PLAIN_TENSORS, TRACED_BY_CALL
 
 _LOG, aten = logging.getLogger("cuts.frontends"), torch.ops.aten
 _FUNCTIONALIZE = DispatchKeySet(DispatchKey.Functionalize)
-#: Calls that only count uses of an interface.
-_COUNTERS = (torch._C._log_api_usage_once,)
 #: Operations that read the memory that a view shows: a trace has no example of it.
 _MEMORY_READERS = [getattr(aten, name).default for name in ("as_strided", "as_strided_copy", "as_strided_scatter")]
 
@@ -127,11 +125,9 @@ class _CallTrace:
         return torch.fx.GraphModule({}, self.graph)
 
     def _place(self, node: torch.fx.Node) -> None:
-        given = self.arguments[len(self.inputs)]
-        copied = self.graph.placeholder(f"arg{len(self.inputs)}_1")
-        copied.meta["val"] = (
-            given if isinstance(given, FakeTensor) else self.mode.from_tensor(given, static_shapes=True)
-        )
+        given, copied = self.arguments[len(self.inputs)], self.graph.placeholder(f"arg{len(self.inputs)}_1")
+        is_fake = isinstance(given, FakeTensor)
+        copied.meta["val"] = given if is_fake else self.mode.from_tensor(given, static_shapes=True)
         self.known[node] = self.inputs[node] = copied
 
     def _convert(self, node: torch.fx.Node, place: int, last: Mapping[torch.fx.Node, int]) -> Any:
@@ -149,7 +145,7 @@ class _CallTrace:
             self._exit_autocast(len(self.autocast))
         elif target is operator.getitem and isinstance(args[0], (tuple, list)):
             return args[0][args[1]]
-        elif target not in _COUNTERS:
+        elif target is not torch._C._log_api_usage_once:  # it computes nothing
             operands = list(dict.fromkeys(nodes_in((args, kwargs))))
             if not operands and not isinstance(node.meta.get("example_value"), torch.Tensor):
                 raise _InvolvedError(f"{node.name} may change a mode")
@@ -245,11 +241,10 @@ class _CallTrace:
         def own(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
+            size, form = value.untyped_storage().nbytes(), (value.storage_offset(), value.shape, value.stride())
             with no_dispatch():  # operations of fake tensors take 20 times as long
-                nbytes = value.untyped_storage().nbytes()
-                memory = torch.empty(nbytes, dtype=torch.uint8, device="meta") if shown is None else shown
-                like = torch.empty(0, dtype=value.dtype, device="meta")
-                like.set_(memory.untyped_storage(), value.storage_offset(), value.shape, value.stride())
+                memory = torch.empty(size, dtype=torch.uint8, device="meta") if shown is None else shown
+                like = torch.empty(0, dtype=value.dtype, device="meta").set_(memory.untyped_storage(), *form)
             return FakeTensor(self.mode, like, value.device)
 
         return tree_map(own, traced)

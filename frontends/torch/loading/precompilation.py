@@ -34,10 +34,13 @@ class _Place:
 
 
 class SavedModule(BackendCacheArtifact[Callable[..., Any]]):
-    """Saved graph of a captured module, the numbers of its parameters, and the function that compiles it."""
+    """Saved captured module.
+
+    It has the graph, the numbers of parameters, and the function that compiles it.
+    """
 
     def after_deserialization(self) -> Callable[..., Any]:
-        """Return a function that compiles the module with the arguments of its first call."""
+        """Return a function that compiles the module when it is called."""
         compile_module, held, records = pickle.loads(self.content)
         compiled: list[Callable[..., Any]] = []
         compiling = Lock()
@@ -55,7 +58,7 @@ class SavedModule(BackendCacheArtifact[Callable[..., Any]]):
 
 
 def save_precompiled(module: Any, held: Collection[int], compile_module: CompileModule) -> None:
-    """Save a captured module where PyTorch asks for it, which is never without `caching_precompile`.
+    """Save a captured module where PyTorch precompiles.
 
     Nothing is saved of a module with nested graphs, constants or functions that no later process can find.
     """
