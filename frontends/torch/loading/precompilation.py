@@ -16,12 +16,14 @@ from typing import Any
 
 import torch
 from attrs import frozen
-from torch._dynamo.precompile_context import BackendCacheArtifact, PrecompileContext
+from torch._dynamo import precompile_context
 from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensorMode
 from torch.fx.node import map_aggregate, map_arg
 
 _LOG = logging.getLogger("cuts.frontends")
+#: Base class of saved objects; the lowest version of PyTorch may have none.
+_Artifact: Any = getattr(precompile_context, "BackendCacheArtifact", None)
 #: Compiles a captured module for arguments.
 CompileModule = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -33,7 +35,7 @@ class _Place:
     number: int
 
 
-class SavedModule(BackendCacheArtifact[Callable[..., Any]]):
+class SavedModule(_Artifact or object):  # type: ignore[misc]
     """Saved captured module.
 
     It has the graph, the numbers of parameters, and the function that compiles it.
@@ -63,14 +65,14 @@ def save_precompiled(module: Any, held: Collection[int], compile_module: Compile
     Nothing is saved of a module with nested graphs, constants or functions that no later process can find.
     """
     name = getattr(module, "_backend_id", None)
-    if name is None:
+    if name is None or _Artifact is None:
         return
     try:
         content = pickle.dumps((compile_module, sorted(held), _records_of(module.graph)))
     except Exception as error:  # functions name their own errors
         _LOG.info("cuts: precompilation saves no module: %s: %s", type(error).__name__, error)
         return
-    PrecompileContext.record_artifact(SavedModule(str(name), content))
+    precompile_context.PrecompileContext.record_artifact(SavedModule(str(name), content))
 
 
 def _records_of(graph: torch.fx.Graph) -> list[tuple[Any, ...]]:
