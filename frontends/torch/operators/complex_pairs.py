@@ -94,21 +94,25 @@ def product(op: str) -> Convert:
 multiply = product("mul")
 
 
-def _square(ctx: ImportContext, x: Complex) -> Any:
-    return ctx.emit("add", ctx.emit("mul", x.real, x.real), ctx.emit("mul", x.imaginary, x.imaginary))
-
-
 def _absolute(ctx: ImportContext, x: Complex) -> Any:
-    return ctx.emit("sqrt", _square(ctx, x))
+    return ctx.emit("hypot", x.real, x.imaginary)
 
 
-def _conjugate(ctx: ImportContext, x: Complex) -> Any:
-    return Complex(x.real, ctx.emit("neg", x.imaginary))
+def _conjugate(ctx: ImportContext, x: Any) -> Any:
+    return x.conjugate() if isinstance(x, complex) else Complex(x.real, ctx.emit("neg", x.imaginary))
 
 
 def _reciprocal(ctx: ImportContext, x: Complex) -> Any:
-    size = _square(ctx, x)
-    return Complex(ctx.emit("div", x.real, size), ctx.emit("neg", ctx.emit("div", x.imaginary, size)))
+    """Divide by the size twice: its square may overflow, or become 0."""
+    size = _absolute(ctx, x)
+    return _conjugate(ctx, _divide(ctx, _divide(ctx, x, size), size))
+
+
+def _sign(ctx: ImportContext, x: Complex) -> Any:
+    """Convert the number of size 1 at the same angle; that of 0 is 0."""
+    size = _absolute(ctx, x)
+    zero, one = (ctx.constant(number, dtype=ctx.type(size).dtype) for number in (0, 1))
+    return _divide(ctx, x, ctx.emit("where", ctx.emit("equal", size, zero), one, size))
 
 
 def _divide(ctx: ImportContext, a: Any, b: Any) -> Any:
@@ -227,7 +231,7 @@ TABLE: dict[str, Convert] = {
 OF_COMPLEX: dict[str, Convert] = {
     "aten.add": _sum("add"), "aten.sub": _sum("sub"), "aten.mul": multiply, "aten.div": _divide,
     "aten.reciprocal": _reciprocal,
-    "aten.abs": _absolute, "aten.pow": _power, "aten.prod": _product_along,
+    "aten.abs": _absolute, "aten.sgn": _sign, "aten.pow": _power, "aten.prod": _product_along,
     "aten.cumprod": _cumulative_product, "aten.tanh_backward": _hyperbolic_gradient,
     "aten.eq": _compare("equal", "logical_and"), "aten.ne": _compare("not_equal", "logical_or"),
     "aten.view_as_real": as_real,
