@@ -249,6 +249,7 @@ OF_COMPLEX: dict[str, Convert] = {
     "aten.angle": lambda ctx, x: _angle(ctx, x),
     "aten.scalar_tensor": lambda ctx, value, **more: _full(ctx, (), value, **more),
     "aten.full": lambda *given, **more: _full(*given, **more),
+    "aten.new_empty_strided": lambda ctx, x, shape, strides, dtype=None, **_: _new(ctx, x, shape, dtype),
     "aten.real": lambda ctx, x: x.real, "aten.imag": lambda ctx, x: x.imaginary,
     "aten.conj": _conjugate, "aten._conj": _conjugate, "aten._conj_physical": _conjugate,
     "aten.conj_physical": _conjugate, "aten.mm": product("matmul"), "aten.bmm": product("matmul"),
@@ -261,8 +262,8 @@ _TO_PARTS = (
     "view", "reshape", "_unsafe_view", "permute", "transpose", "t", "unsqueeze", "squeeze", "expand", "slice", "select",
     "cat", "stack", "split_with_sizes", "split", "unbind", "index", "index_select", "gather", "flip", "repeat", "clone",
     "alias", "detach", "contiguous", "lift_fresh_copy", "sum", "mean", "neg", "cumsum", "unfold", "copy",
-    "slice_scatter", "select_scatter", "as_strided", "diagonal",
-    "resolve_conj", "resolve_neg",
+    "slice_scatter", "select_scatter", "index_put", "scatter", "scatter_add", "index_add", "as_strided", "diagonal",
+    "triu", "tril", "roll", "zeros_like", "resolve_conj", "resolve_neg",
 )  # fmt: skip
 
 
@@ -318,6 +319,12 @@ def _full(
     number, kind = complex(value), COMPLEX[dtype].numpy
     parts = (np.broadcast_to(np.asarray(n, kind), tuple(shape)) for n in (number.real, number.imag))
     return Complex(*(ctx.constant(part) for part in parts))
+
+
+def _new(ctx: ImportContext, x: Complex, shape: Sequence[int], dtype: torch.dtype | None) -> Any:
+    """Return a tensor without defined elements."""
+    kind = dtype or _TYPES[ctx.type(x.real).dtype]
+    return _full(ctx, shape, 0, kind) if kind in COMPLEX else MOVEMENT["aten.empty"](ctx, shape, dtype=kind)
 
 
 def conversion(name: str, own: Mapping[str, Convert], table: Mapping[str, Convert]) -> Convert | None:
