@@ -137,9 +137,10 @@ class Totals:
         self.sums = {n: v if n in CODE else before[n] + (v - before[n]) * turns for n, v in self.sums.items()}
 
     def add_quotients(self, segment: Segment, geometry: Geometry) -> None:
-        """Count the divisions that find the axes of flattened dims, and those of loops that lanes share.
+        """Count the divisions that find the axes of flattened dims.
 
-        A thread divides once for each of its runs; terms of a loop that it unrolls are known.
+        So are those of loops that lanes share. A thread divides once for each of its runs; it knows the terms of a loop
+        that it unrolls.
         """
         if geometry.structure.mma:
             return
@@ -295,7 +296,7 @@ class Totals:
             self.add("partial", elements / vector * left * warps * kind.dtype.size)
 
     def touch_sectors(self, read: Read, loads: Count, place: EvaluationSite, geometry: Geometry) -> None:
-        """Count the bytes of sectors that a thread's loads touch with its warp, and those of a block in one trip."""
+        """Count the bytes of sectors that loads of warps touch."""
         if not self.target.lockstep or geometry.structure.mma:
             return
         kind, size = self.group.tensors[read.tensor], float(self.target.sector_bytes)
@@ -375,7 +376,7 @@ class Totals:
 
 
 def _breaks(read: Read, shape: Sequence[int], outer: Var, inner: Var) -> bool:
-    """Return whether a read's address takes two neighbouring axes of a flattened dim apart."""
+    """Return whether a read's address divides two neighbouring axes of a flattened dim."""
     if not places_of(read.indices) & {outer, inner}:
         return False
     steps: dict[object, int] = dict(address_of(read.indices, tuple(shape)).terms)
