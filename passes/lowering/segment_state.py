@@ -38,7 +38,7 @@ from ...ir import (
     selection_words,
     sorts_by_radix,
 )
-from ..geometry import holds_rows, column_run
+from ..geometry import column_run, holds_rows
 from .index_values import Context
 from .layout import AxisBinding, BlockLayout, Frame, bind_dims, read_padding
 
