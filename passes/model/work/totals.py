@@ -133,18 +133,26 @@ class Totals:
         self.add("exchanged", np.where(several, 1.0 * shareable_loops(segment).count(False), 0.0))
 
     def add_quotients(self, segment: Segment, geometry: Geometry) -> None:
-        """Count the divisions that find the axes of flattened dims, for each run of a thread."""
+        """Count the divisions that find the axes of flattened dims.
+
+        So are those of loops that lanes share. A thread divides once for each of its runs; it knows the terms of a loop
+        that it unrolls.
+        """
         if geometry.structure.mma:
             return
-        groups = evaluation_site(geometry, []).groups
-        names = {r.name for r in segment.reductions}
-        found = [r for e in segment.expressions for r in reads(e) if r.tensor not in names]
-        for dim, runs in zip(geometry.structure.dims, groups, strict=True):
+        own = {r.name for r in segment.reductions}
+        found = [r for e in segment.expressions for r in reads(e) if r.tensor not in own]
+        shared = np.greater(geometry.reduction_threads, 1)
+        terms = [
+            np.where(shared, ceil_div(prod(a.extent for a in loop), geometry.reduction_threads), 0)
+            for loop in geometry.structure.loops
+        ]
+        runs = evaluation_site(geometry, []).groups
+        for dim, times in zip((*geometry.structure.dims, *geometry.structure.loops), (*runs, *terms), strict=True):
             breaks = sum(
                 any(_breaks(r, self.group.tensors[r.tensor].steps, *pair) for r in found) for pair in pairwise(dim)
             )
-            if breaks:
-                self.add("quotients", QUOTIENT_INSTRUCTIONS * breaks * runs * geometry.threads)
+            self.add("quotients", QUOTIENT_INSTRUCTIONS * breaks * times * geometry.threads)
 
     def apply_mask(self, masked: MaskSavings) -> None:
         """Apply the savings of mask-block skipping."""
@@ -284,7 +292,7 @@ class Totals:
             self.add("partial", elements / vector * left * warps * kind.dtype.size)
 
     def touch_sectors(self, read: Read, loads: Count, place: EvaluationSite, geometry: Geometry) -> None:
-        """Count the bytes of sectors that a thread's loads touch with its warp, and those of a block in one trip."""
+        """Count the bytes of sectors that loads of warps touch."""
         if not self.target.lockstep or geometry.structure.mma:
             return
         kind, size = self.group.tensors[read.tensor], float(self.target.sector_bytes)
@@ -364,7 +372,7 @@ class Totals:
 
 
 def _breaks(read: Read, shape: Sequence[int], outer: Var, inner: Var) -> bool:
-    """Return whether a read's address takes two neighbouring axes of a flattened dim apart."""
+    """Return whether a read's address divides two neighbouring axes of a flattened dim."""
     if not places_of(read.indices) & {outer, inner}:
         return False
     steps: dict[object, int] = dict(address_of(read.indices, tuple(shape)).terms)
