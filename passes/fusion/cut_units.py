@@ -87,6 +87,8 @@ def _fits(program: Program, start: int, end: int, last_reads: Mapping[str, int],
     run = program.statements[start:end]
     if len(run) > 1 and (any(s.combines_in_memory for s in run) or _is_narrow(run) or _sums_states(run, program)):
         return False
+    if not _is_connected(run):
+        return False
     targets = {s.target for s in run}
     writes = tensors_left_by(run, end, last_reads, program.outputs)
     if len(targets) > 1 and any(copy_source(s) and (s.target in writes or _is_part(s, program.tensors)) for s in run):
@@ -99,6 +101,16 @@ def _fits(program: Program, start: int, end: int, last_reads: Mapping[str, int],
     if isinstance(found, Illegal) or (found.constants and len(run) > 1):
         return False
     return len(run) == 1 or not any(map(_spreads, found.segments))
+
+
+def _is_connected(run: Sequence[Statement]) -> bool:
+    """Return whether tensors lead from each statement of a run to each other one."""
+    parts: list[set[str]] = []
+    for statement in run:
+        own = {statement.target, *statement.tensors_read}
+        joined = [part for part in parts if not own.isdisjoint(part)]
+        parts = [part for part in parts if part not in joined] + [own.union(*joined)]
+    return len(parts) <= 1
 
 
 def _spreads(segment: Segment) -> bool:

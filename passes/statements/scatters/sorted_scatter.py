@@ -46,7 +46,7 @@ from ..match import Match
 from ..patterns import Scattered
 from ..rewriter import RewriteRule
 from .ordered_rows import OrderedRows, order_of_rows, ordered_place
-from .place_order import PlaceOrder, order_places
+from .place_order import order_places
 from .scatter_rows import ScatterRows, element_of
 
 #: Least elements that arrive, and least of a row, where an order of places pays, and least where they are in order.
@@ -89,11 +89,10 @@ def sorted_sum(ordered: Collection[str], narrow: bool = False) -> RewriteRule[_S
 def _sum_sorted_rows(match: Match, found: _Sortable) -> Iterator[Statement]:
     """Yield the statements of a scatter that sums rows in the order of their places."""
     root, rows, index = match.root, found.rows, match.index
-    order: PlaceOrder | OrderedRows
     if found.at is None:
         order, statements = order_places(root, rows, index)
     else:
-        order, statements = order_of_rows(root.target, rows, found.at, index)
+        order, statements = order_of_rows(root.target, rows, found.at, index, rows.keys[0])
     yield from statements
     yield from _SortedSum(root, rows, index, order).statements()
 
@@ -108,7 +107,7 @@ class _SortedSum:
     statement: Statement
     rows: ScatterRows
     index: DefUse
-    order: PlaceOrder | OrderedRows
+    order: OrderedRows
     own: dict[int, Var] = field(init=False)
     columns: tuple[Var, ...] = field(init=False)
 
@@ -190,7 +189,7 @@ class _SortedSum:
         chunk, step = Var("c", self._chunks), Var("i", self._chunk)
         first = as_index(chunk) * self._chunk
         after = first + self._chunk
-        begin = self.order.begin(self.order.place_of(self.order.row(after)))
+        begin = self.order.begin(self.order.place_at(after))
         number = first + clamp(begin - first, 0, self._chunk) + step
         axes = (chunk, *self.columns)
         return self._sum(parts, axes, tuple(map(as_index, axes)), self._term(terms, number, after), step)
