@@ -91,7 +91,12 @@ def _fits(program: Program, start: int, end: int, last_reads: Mapping[str, int],
         return False
     targets = {s.target for s in run}
     writes = tensors_left_by(run, end, last_reads, program.outputs)
-    if len(targets) > 1 and any(copy_source(s) and (s.target in writes or _is_part(s, program.tensors)) for s in run):
+    # Copies of values that threads hold along a row are no views.
+    passed = targets - {*writes} if any(s.along is not None for s in run) else set()
+    copies = [(s, read.tensor) for s in run if (read := copy_source(s))]
+    if len(targets) > 1 and any(
+        (s.target in writes and source not in passed) or _is_part(s, program.tensors) for s, source in copies
+    ):
         return False
     others = (*program.statements[:start], *program.statements[end:])
     if any(s.target in targets for s in others) or not targets.isdisjoint(elsewhere):
@@ -127,8 +132,10 @@ def _spreads(segment: Segment) -> bool:
 def _is_narrow(run: Sequence[Statement]) -> bool:
     """Return whether a run fuses a long reduction with another statement of similar work, although few instances hold
     it or their rows are too long to keep. Separate reductions can be split, and other statements have as many threads
-    as elements.
+    as elements. The ranks of a sort are not computed.
     """
+    ranks = {t for s in run if s.along is not None for t in s.tensors_read}
+    run = [s for s in run if s.along is None and s.target not in ranks]
     work = [(prod(v.extent for v in s.axes), prod(v.extent for v in s.reduce)) for s in run]
     if sum(places * terms >= MIN_NARROW_TERMS for places, terms in work) < 2:
         return False

@@ -4,12 +4,11 @@ Rows are sorted by some bits of their places, the digit, least bits first. A row
 lesser digits, those of its digit in tiles before, and those before it in its sorted tile:
 
     scatter sum count[b, digit[b, j]] = 1
-    start[e, b] = rows of lesser digits than e, and with e in tiles before b
-    shift[b, e] = start[e, b] - sum[f < e] count[b, f]
-    sorted[b, r] = the row of tile b with rank r by digit, of equals the first
-    scatter one order[r + shift[b, digit[b, sorted[b, r]]]] = tile * b + sorted[b, r]
+    start[e, b] = rows of lesser digits than e, and with e in tiles before b;   lesser[b, e] = sum[f < e] count[b, f]
+    sorted[b, r] = the row of tile b with rank r by digit, of equals the first;   d = digit[b, sorted[b, r]]
+    scatter one order[r + start[d, b] - lesser[b, d]] = tile * b + sorted[b, r]
 
-Rows outside of the tensor have the place after the last one.
+Rows outside of the tensor have the place after the last one, and those beyond the last row the greatest key.
 """
 
 from __future__ import annotations
@@ -55,26 +54,23 @@ _NONE = Const(0, DType.I32)
 def order_places(statement: Statement, rows: ScatterRows, index: DefUse) -> tuple[OrderedRows, list[Statement]]:
     """Return the order of a scatter's rows by their places, and its statements."""
     places, count = prod(rows.extents), rows.count
-
-    def add(name: str, dtype: DType, *shape: int) -> str:
-        return index.add_tensor(f"{statement.target}.{name}", TensorType(dtype, shape))
-
-    key, order, statements = add("bucket", DType.U32, count), "", list[Statement]()
-    statements.append(_buckets(rows, key, index))
     passes = -(-places.bit_length() // DIGIT_BITS)
     bits = -(-places.bit_length() // passes)
     tile = max(MIN_TILE, min(MAX_TILE, 1 << (count // FULL_TILES).bit_length()))
+    sort = _Sort(index, statement.target, -(-count // tile), tile, bits, passes)
+    found = [_buckets(rows, sort.add("bucket", DType.U32, count), index)]
+    found.append(sort.first_digits(found[0].target))
+    keys = _Keys(found[0].target, "", found[-1].target)
     for number in range(passes):
-        sort = _DigitSort(index, statement.target, key, order, bits * number, bits, tile)
-        key, order = (add(name, DType.U32, count) for name in ("key", "order"))
-        marked = mark_sorts(Program(index.types, (sort.key,), (key, order), tuple(sort.statements(key, order))))
+        keys, statements = sort.sort_by_digit(keys, number)
+        marked = mark_sorts(Program(index.types, (), (keys.key, keys.order), tuple(statements)))
         divided = divide_scans(marked)
         index.types.update(divided.tensors)
-        statements += divided.statements
+        found += divided.statements
     row = Var("n", count)
-    at = Indirect(key, (as_index(row),), places)
-    found, bounds = order_of_rows(statement.target, evolve(rows, extents=(places,)), at, index, row)
-    return evolve(found, order=order), [*statements, *bounds]
+    at = Indirect(keys.key, (as_index(row),), places)
+    bounded, bounds = order_of_rows(statement.target, evolve(rows, extents=(places,)), at, index, row)
+    return evolve(bounded, order=keys.order), [*found, *bounds]
 
 
 def _buckets(rows: ScatterRows, key: str, index: DefUse) -> Statement:
@@ -87,92 +83,101 @@ def _buckets(rows: ScatterRows, key: str, index: DefUse) -> Statement:
 
 
 @frozen
-class _DigitSort:
-    """Sort of rows by `bits` of their keys from `low` on, which keeps the order of equals."""
+class _Keys:
+    """Keys of rows, the rows themselves (their own order where empty), and the digits of the next pass."""
+
+    key: str
+    order: str
+    digit: str
+
+
+@frozen
+class _Sort:
+    """Sort of keys in `tiles` of `tile` rows by digits of so many `bits`."""
 
     index: DefUse
     target: str
-    key: str
-    order: str
-    low: int
-    bits: int
+    tiles: int
     tile: int
+    bits: int
+    passes: int
 
     @property
-    def _count(self) -> int:
-        return self.index.types[self.key].size
+    def _size(self) -> int:
+        return self.tiles * self.tile
 
-    @property
-    def _tiles(self) -> int:
-        return -(-self._count // self.tile)
-
-    def _add(self, name: str, dtype: DType, *shape: int) -> str:
+    def add(self, name: str, dtype: DType, *shape: int) -> str:
+        """Add a tensor, and return its name."""
         return self.index.add_tensor(f"{self.target}.{name}", TensorType(dtype, shape))
 
-    def statements(self, moved: str, order: str) -> Iterator[Statement]:
-        """Yield the statements of the sorted keys and the order of rows."""
-        tiles, digits = self._tiles, 1 << self.bits
-        b, j, e, r = Var("b", tiles), Var("j", self.tile), Var("e", digits), Var("r", self.tile)
-        digit, sorted_ = (
-            self._add("digit", DType.U8, tiles, self.tile),
-            self._add("sorted", DType.I32, tiles, self.tile),
+    def _digit(self, key: Expr, number: int) -> Expr:
+        shifted = Call("shr", (key, _u32(self.bits * number))) if number else key
+        return Cast(DType.U8, Call("bitand", (shifted, _u32((1 << self.bits) - 1))))
+
+    def first_digits(self, key: str) -> Statement:
+        """Return the statement of the digits of the first pass."""
+        j, digit = Var("j", self._size), self.add("digit", DType.U8, self._size)
+        return Statement(digit, (j,), _at(j), self._digit(self._read(key, as_index(j)), 0))
+
+    def _read(self, key: str, place: Index) -> Read:
+        """Return the key at a place, the greatest one beyond the last row."""
+        count = self.index.types[key].size
+        guards = (Guard(place, 0, count),) if count < self._size else ()
+        return Read(key, (place,), guards, (1 << self.bits * self.passes) - 1 if guards else 0)
+
+    def sort_by_digit(self, keys: _Keys, number: int) -> tuple[_Keys, list[Statement]]:
+        """Return the keys of rows sorted by one digit, which keeps the order of equals, and their statements."""
+        digits = 1 << self.bits
+        b, r = Var("b", self.tiles), Var("r", self.tile)
+        rank, start, lesser = (
+            self.add(name, DType.I32, size)
+            for name, size in (("rank", self._size), ("start", digits * self.tiles), ("lesser", digits * self.tiles))
         )
-        shift = self._add("shift", DType.I32, tiles, digits)
-        own = Call("bitand", (Call("shr", (self._element(b, as_index(j)), _u32(self.low))), _u32(digits - 1)))
-        yield Statement(digit, (b, j), _at(b, j), Cast(DType.U8, own))
-        yield from self._shifts(digit, shift, b, j, e)
-        yield from self._ranks(digit, sorted_, b, r)
-        place = looked_up(sorted_, _at(b, r), self.tile)
-        to = (
-            as_index(r) + looked_up(shift, (as_index(b), looked_up(digit, (as_index(b), place), digits)), self._count),
-        )
-        yield Statement(moved, (b, r), to, self._element(b, place), into=ONE_ARRIVAL)
-        there = self._place(b, place)
-        number = IndexValue(there, DType.U32)
-        before = Read(self.order, (there,), self._inside(b, place)) if self.order else number
-        yield Statement(order, (b, r), to, before, into=ONE_ARRIVAL)
+        row = as_index(b) * self.tile + looked_up(rank, (as_index(b) * self.tile + r,), self.tile)
+        digit = looked_up(keys.digit, (row,), digits)
+        first = looked_up(start, (digit * self.tiles + b,), self._size)
+        to = (first - looked_up(lesser, (as_index(b) * digits + digit,), self.tile + 1) + r,)
+        key, order = (self.add(name, DType.U32, self._size) for name in ("key", "order"))
+        moved = self._read(keys.key, row)
+        values: dict[str, Expr] = {key: moved, order: IndexValue(row, DType.U32)}
+        if keys.order:
+            values[order] = Read(keys.order, (row,))
+        following = ""
+        if number + 1 < self.passes:
+            following = self.add("digit", DType.U8, self._size)
+            values[following] = self._digit(moved, number + 1)
+        moves = [Statement(target, (b, r), to, value, into=ONE_ARRIVAL) for target, value in values.items()]
+        found = [*self._count_digits(keys.digit, start, lesser), *self._ranks(keys.digit, rank), *moves]
+        return _Keys(key, order, following), found
 
-    def _place(self, tile: Var, place: Index) -> Index:
-        return as_index(tile) * self.tile + place
-
-    def _inside(self, tile: Var, place: Index) -> tuple[Guard, ...]:
-        guard = Guard(self._place(tile, place), 0, self._count)
-        return () if guard.always else (guard,)
-
-    def _element(self, tile: Var, place: Index) -> Read:
-        """Return the key of a row of a tile; beyond the last row its digit is the greatest."""
-        fill = (1 << self.bits) - 1 << self.low
-        return Read(self.key, (self._place(tile, place),), self._inside(tile, place), fill)
-
-    def _shifts(self, digit: str, shift: str, b: Var, j: Var, e: Var) -> Iterator[Statement]:
-        """Yield the statements that count digits, and by them the places of the first rows with each."""
-        tiles, digits = b.extent, e.extent
-        found = looked_up(digit, _at(b, j), digits)
-        count, counts = self._add("count", DType.I32, tiles, digits), self._add("counts", DType.I32, digits, tiles)
-        row, start = (self._add(name, DType.I32, digits * tiles) for name in ("row", "start"))
-        lesser = self._add("lesser", DType.I32, tiles, digits)
-        c, before, f = Var("c", digits * tiles), Var("before", digits * tiles), Var("f", digits)
+    def _count_digits(self, digit: str, start: str, lesser: str) -> Iterator[Statement]:
+        """Yield the statements that count digits: those before a tile's, and those of lesser ones in a tile."""
+        tiles, digits = self.tiles, 1 << self.bits
+        b, j, e, f = Var("b", tiles), Var("j", self.tile), Var("e", digits), Var("f", digits)
+        found = looked_up(digit, (as_index(b) * self.tile + j,), digits)
+        count, counts = self.add("count", DType.I32, tiles, digits), self.add("counts", DType.I32, digits, tiles)
+        row = self.add("row", DType.I32, digits * tiles)
+        c, before = Var("c", digits * tiles), Var("before", digits * tiles)
         one = Const(1, DType.I32)
         yield Statement(count, (b, j), (as_index(b), found), one, into="sum")
         yield Statement(counts, (b, j), (found, as_index(b)), one, into="sum")
         yield Statement(row, (c,), _at(c), Read(counts, (c // tiles, c % tiles)))
         yield Statement(start, (c,), _at(c), _earlier(c, before, Read(row, _at(before))), (before,), "sum")
-        yield Statement(lesser, (b, e), _at(b, e), _earlier(e, f, Read(count, _at(b, f))), (f,), "sum")
-        first = Read(start, (as_index(e) * tiles + b,))
-        yield Statement(shift, (b, e), _at(b, e), Call("sub", (first, Read(lesser, _at(b, e)))))
+        place = (as_index(b) * digits + e,)
+        yield Statement(lesser, (b, e), place, _earlier(e, f, Read(count, _at(b, f))), (f,), "sum")
 
-    def _ranks(self, digit: str, target: str, b: Var, r: Var) -> Iterator[Statement]:
+    def _ranks(self, digit: str, rank: str) -> Iterator[Statement]:
         """Yield the statements of the rows of sorted tiles."""
-        near = self._add("near", DType.I32, b.extent, r.extent)
-        i, j = Var("i", self.tile), Var("j", self.tile)
-        own, other = (Read(digit, _at(b, v)) for v in (i, j))
+        near = self.add("near", DType.I32, self.tiles, self.tile)
+        b, i, j, r = Var("b", self.tiles), Var("i", self.tile), Var("j", self.tile), Var("r", self.tile)
+        own, other = (Read(digit, (as_index(b) * self.tile + v,)) for v in (i, j))
         equal = Call("and", (Call("eq", (other, own)), InRange((Guard(as_index(i) - j, 1, self.tile),))))
         first = Call("or", (Call("lt", (other, own)), equal))
         counted = Call("select", (first, Const(1, DType.I32), _NONE))
         yield Statement(near, (b, i), _at(b, i), counted, (j,), "sum")
         here = Call("eq", (Read(near, _at(b, j)), IndexValue(as_index(r), DType.I32)))
         place = Call("select", (here, IndexValue(as_index(j), DType.I32), _NONE))
-        yield Statement(target, (b, r), _at(b, r), place, (j,), "sum")
+        yield Statement(rank, (b, r), (as_index(b) * self.tile + r,), place, (j,), "sum")
 
 
 def _at(*variables: Var) -> tuple[Index, ...]:
