@@ -93,7 +93,8 @@ def _past_copies(units: Sequence[Unit]) -> list[Unit]:
     passed = written.keys() - {t for unit in units for t in unit.writes}
     copies: dict[str, list[tuple[Statement, Read]]] = {}
     for tensor, found in written.items():
-        sources = [(s, read) for s in found if (read := copy_source(s)) is not None and read.tensor not in loops | passed]
+        reads = [(s, copy_source(s)) for s in found]
+        sources = [(s, read) for s, read in reads if read is not None and read.tensor not in loops | passed]
         if len(sources) == len(found) and tensor not in loops:
             copies[tensor] = sources
     return [_looks_past(unit, copies) for unit in units]

@@ -45,8 +45,8 @@ def sorted_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sorted_scatter, "MIN_SORTED_ROW", 1)
     monkeypatch.setattr(sorted_scatter, "MIN_ORDERED_ELEMENTS", 1)
     monkeypatch.setattr(sorted_scatter, "CHUNK_BITS", 3)
-    monkeypatch.setattr(place_order, "LIST_ROWS", 16)
-    monkeypatch.setattr(place_order, "MAX_LISTS_PER_ROW", 1 << 20)
+    monkeypatch.setattr(place_order, "DIGIT_BITS", 3)
+    monkeypatch.setattr(place_order, "MIN_TILE", 32)
 
 
 def rows_of(seed: int, count: int, places: int, width: int, hot: bool, special: str = "") -> tuple[Array, Array]:
@@ -152,6 +152,7 @@ def test_empty_scatters_stay_empty(sizes: tuple[int, int, int]) -> None:
 
 def test_the_work_of_sorted_rows_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sorted_scatter, "CHUNK_BITS", 7)
+    monkeypatch.setattr(place_order, "DIGIT_BITS", 8)
     operands = [
         TensorType(DType.F32, (50257, 768)),
         TensorType(DType.I64, (8192, 1)),
@@ -159,7 +160,7 @@ def test_the_work_of_sorted_rows_is_linear(monkeypatch: pytest.MonkeyPatch) -> N
     ]
     program = Registry.builtin()["scatter_nd"].instantiate(operands, {"reduction": "add"}).program
     own = [s.target for s in make_scatters_deterministic(program).statements]
-    assert sum(name.endswith(".lists") for name in own) == 2, "one pass over places: ends of lists, then rows"
+    assert sum(".digit" in name for name in own) == 2, "a digit for each eight bits of places"
     assert not any("size" in name for name in own), "no row is counted in integers"
 
 
