@@ -35,7 +35,6 @@ from .footprint import (
     places_of,
     product,
     random_groups,
-    runs_of,
     segments_of,
     span,
 )
