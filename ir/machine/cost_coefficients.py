@@ -1,4 +1,4 @@
-"""Coefficients of a target's lower bound and cost model, fitted by `cuts.bench fit-rank`."""
+"""Coefficients of a target's lower bound and cost model (`cuts.bench fit-rank`)."""
 
 from __future__ import annotations
 

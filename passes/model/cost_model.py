@@ -40,8 +40,8 @@ MAX_LOADS_IN_FLIGHT, STREAMING_REGISTERS, RUNNING_REGISTERS = 20.0, 16.0, 20.0
 FILLED_LINES, SCATTERED_ROWS_POWER = 4.0, 0.35
 #: Share of the needed registers that a compiler takes without staging: it loads late.
 UNSTAGED_REGISTER_SHARE = 0.9
-#: Loads of a thread that are in flight together; bytes of one that is not narrow.
-FEW_LOADS, WORD_BYTES = 16.0, 4.0
+#: Loads of a thread that are in flight together; bytes of one that is not narrow; results of a thread without loops.
+FEW_LOADS, WORD_BYTES, FEW_RESULTS = 16.0, 4.0, 32.0
 
 
 def estimate_time(features: Features, found: Bound, target: Target, conflicts: Count = 1.0) -> Count:
@@ -94,7 +94,7 @@ def estimate_time(features: Features, found: Bound, target: Target, conflicts: C
             np.where(features.tiled > 0, n, x) for n, x in ((whole, busy), (0.0, exposed), (0.0, barriers))
         )
     if np.any(features.exchanged):
-        whole = cluster_seconds(features, resident, (dram, through), target)
+        whole = cluster_seconds(features, fitting, (dram, through), target)
         busy, exposed, barriers = (
             np.where(features.exchanged > 0, n, x) for n, x in ((whole, busy), (0.0, exposed), (0.0, barriers))
         )
@@ -338,8 +338,10 @@ def _size_penalty(features: Features, costs: CostCoefficients) -> Count:
     deep = costs.deep * np.log2(np.maximum(1.0, features.stages / 4.0))
     narrow = np.less(features.bytes, WORD_BYTES * features.direct * features.threads)
     narrow = narrow & np.equal(features.looped, 0) & np.equal(features.copies, 0)
-    many = narrow * costs.many_loads * np.log2(np.maximum(1.0, features.direct / FEW_LOADS))
-    return long + asked + crowded + deep + many + 0.0005 * np.log2(features.raster)
+    many = narrow * np.log2(np.maximum(1.0, features.direct / FEW_LOADS))
+    plain = np.equal(features.looped, 0) & np.equal(features.copies, 0) & np.equal(features.tensor, 0)
+    many = many + 2.0 * plain * np.log2(np.maximum(1.0, features.instances / FEW_RESULTS))
+    return long + asked + crowded + deep + costs.many_loads * many + 0.0005 * np.log2(features.raster)
 
 
 def _copied_product_factor(features: Features, costs: CostCoefficients) -> Count:
@@ -361,8 +363,10 @@ def _box_factor(features: Features, waves: Count, costs: CostCoefficients) -> Co
 def _few_warps_factor(features: Features, resident: Count, target: Target) -> Count:
     """Return the factor of times of loops that load without staging, where few warps hide the latency of others."""
     warps = resident * ceil_div(features.threads, target.warp_size)
-    direct = np.greater(features.looped, 0) & np.equal(features.copies, 0) & np.equal(features.shuffles, 0)
-    direct = direct & np.equal(features.tensor, 0) & np.equal(features.chained, 0)
+    direct = np.greater(features.looped, 0) & np.equal(features.copies, 0) & np.equal(features.chained, 0)
+    direct = (
+        direct & np.equal(features.tensor, 0) & (np.equal(features.shuffles, 0) | np.greater(features.quotients, 0))
+    )
     return np.where(direct, np.minimum(1.0, warps / target.warps_per_sm) ** -target.costs.few_warps, 1.0)
 
 

@@ -61,6 +61,8 @@ from ..roofline import node_cost, nodes
 from ..row_registers import resident_row
 from ..scatter_cost import BIN_INSTRUCTIONS, scatter_cost
 
+#: Counts of instructions in memory, which tiles share.
+CODE = ("body", "functions")
 #: Measured cycles of shared memory for each counted one, of rows that a cluster's blocks cache.
 CACHED_ROW_CYCLES = 1.8
 #: Instructions of a quotient and a remainder by a known number.
@@ -122,7 +124,7 @@ class Totals:
     def share_rows(self, segment: Segment, geometry: Geometry, before: Mapping[str, Count]) -> None:
         """Divide the counts from `before` on among a cluster's blocks.
 
-        The first one has the most trips.
+        The first one has the most trips. Blocks may take several rows in turn.
         """
         cluster, several = geometry.spread.cluster, np.greater(geometry.spread.cluster, 1)
         kept = ("body", "barriers", "shuffles")
@@ -131,20 +133,29 @@ class Totals:
         cached = np.where(np.greater(geometry.spread.row_cache, 0), CACHED_ROW_CYCLES, 1.0)
         self.sums["wavefronts"] = before["wavefronts"] + self.since("wavefronts", before) * cached
         self.add("exchanged", np.where(several, 1.0 * shareable_loops(segment).count(False), 0.0))
+        turns = geometry.tiles * 1.0
+        self.sums = {n: v if n in CODE else before[n] + (v - before[n]) * turns for n, v in self.sums.items()}
 
     def add_quotients(self, segment: Segment, geometry: Geometry) -> None:
-        """Count the divisions that find the axes of flattened dims, for each run of a thread."""
+        """Count the divisions that find the axes of flattened dims, and those of loops that lanes share.
+
+        A thread divides once for each of its runs; terms of a loop that it unrolls are known.
+        """
         if geometry.structure.mma:
             return
-        groups = evaluation_site(geometry, []).groups
-        names = {r.name for r in segment.reductions}
-        found = [r for e in segment.expressions for r in reads(e) if r.tensor not in names]
-        for dim, runs in zip(geometry.structure.dims, groups, strict=True):
+        own = {r.name for r in segment.reductions}
+        found = [r for e in segment.expressions for r in reads(e) if r.tensor not in own]
+        shared = np.greater(geometry.reduction_threads, 1)
+        terms = [
+            np.where(shared, ceil_div(prod(a.extent for a in loop), geometry.reduction_threads), 0)
+            for loop in geometry.structure.loops
+        ]
+        runs = evaluation_site(geometry, []).groups
+        for dim, times in zip((*geometry.structure.dims, *geometry.structure.loops), (*runs, *terms), strict=True):
             breaks = sum(
                 any(_breaks(r, self.group.tensors[r.tensor].steps, *pair) for r in found) for pair in pairwise(dim)
             )
-            if breaks:
-                self.add("quotients", QUOTIENT_INSTRUCTIONS * breaks * runs * geometry.threads)
+            self.add("quotients", QUOTIENT_INSTRUCTIONS * breaks * times * geometry.threads)
 
     def apply_mask(self, masked: MaskSavings) -> None:
         """Apply the savings of mask-block skipping."""
