@@ -11,7 +11,7 @@ from ...ir import Clamp, DType, FloorDiv, Guard, Index, Indirect, Mod, Var, indi
 
 @frozen
 class PointerName:
-    """Name of a buffer in a kernel's text, its element type, and the shape of registers."""
+    """Name of a buffer or of registers, element type, shape of registers."""
 
     name: str
     dtype: DType

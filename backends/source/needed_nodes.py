@@ -26,7 +26,7 @@ def source_nodes(node: DfgNode) -> list[Value]:
 
 
 def registers_read(node: DfgNode) -> Iterator[tuple[str, tuple[Index, ...]]]:
-    """Yield the registers that a node's operands and indices read: names and places."""
+    """Yield names and places of registers that a node reads."""
     yield from ((o.name, o.at) for o in operand_nodes(node) if isinstance(o, RegisterRead))
     for inner in (node, *(o for o in operand_nodes(node) if isinstance(o, (IndexNode, Test)))):
         yield from ((i.tensor, i.indices) for index in own_indices(inner) for i in indirects(index) if i.held)

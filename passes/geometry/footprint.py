@@ -228,7 +228,7 @@ def random_groups(read: Read, shape: Sequence[int], cover: Cover, unit: int) -> 
 
 
 def _reach(index: Index, extents: Mapping[Var, Count]) -> Count:
-    """Return the range of an index over a cover, whichever integers it looks up."""
+    """Return the range of an index over a cover, for any integers that it looks up."""
     looked_up = [(primary, factor) for primary, factor in index.terms if isinstance(primary, Indirect)]
     even = Index(index.const, tuple(term for term in index.terms if term not in looked_up))
     return span(even, extents) + 1 + sum(abs(factor) * (primary.extent - 1) for primary, factor in looked_up)

@@ -215,15 +215,15 @@ class Inliner:
 
     def _inline_lookups(self, expr: Expr) -> Expr:
         """Return the expression with indices that look up no tensor defined here."""
-        if self._computed(expr_indirects(expr)):
+        if self._lookups_within(expr_indirects(expr)):
             return map_indices(expr, self.inline_index)
         return expr
 
-    def _computed(self, places: Iterable[Indirect]) -> set[str]:
+    def _lookups_within(self, places: Iterable[Indirect]) -> set[str]:
         return {i.tensor for i in places} & (self._definitions.keys() | self.held)
 
     def inline_index(self, index: Index) -> Index:
-        """Return an index that looks up values of rows where it does copies of them.
+        """Return an index that looks up values of rows, not copies.
 
         Raises `FusionError` where it looks up other tensors that are defined here.
         """
@@ -231,15 +231,15 @@ class Inliner:
         def change(primary: Primary, parts: tuple[Index, ...]) -> Index | None:
             if not isinstance(primary, Indirect) or primary.tensor not in computed:
                 return None
-            value = self._copied(Read(primary.tensor, parts))
+            value = self._copy_source(Read(primary.tensor, parts))
             if value.tensor not in self.rows:
                 raise FusionError(f"{primary.tensor} is used as an index, so it has to be in memory")
             return evolve(primary, tensor=value.tensor).with_parts(value.indices)
 
-        computed = self._computed(indirects(index)) - {*self.rows}
+        computed = self._lookups_within(indirects(index)) - {*self.rows}
         return map_primaries(index, change) if computed else index
 
-    def _copied(self, read: Read) -> Read:
+    def _copy_source(self, read: Read) -> Read:
         """Return the read that a read's value is a copy of, in a type of integers as wide or wider."""
         pieces = self._definitions.get(read.tensor, ())
         if len(pieces) != 1 or (inverse := _invert(pieces[0], read.indices)).guards:
@@ -248,7 +248,7 @@ class Inliner:
         value = value.arg if isinstance(value, Cast) else value
         if not isinstance(value, Read) or value.guards or dtype.size < self.tensors[value.tensor].dtype.size:
             return read
-        return self._copied(value)
+        return self._copy_source(value)
 
     def _leaf(self, node: Expr) -> Expr:
         if not isinstance(node, Read) or node.tensor not in self._definitions:

@@ -126,7 +126,7 @@ def test_rows_are_sorted(shape: tuple[int, ...], attributes: dict[str, Any]) -> 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.I8, DType.U32])
 @pytest.mark.parametrize("k", [33, 101])
 def test_values_at_sorted_places_join_the_sort(dtype: DType, k: int) -> None:
-    """Gather two tensors at places of a sorted row, all or some of them."""
+    """Gather two tensors at every or some places of a sorted row."""
     x = np.array([0.0, -0.0, 1.0, 3.0, 3.0] * 41)[: 2 * 101].reshape(2, 101).astype(dtype.numpy)
     if dtype.is_float:
         x[:, 7:9] = np.nan, np.inf
@@ -144,7 +144,7 @@ def test_values_at_sorted_places_join_the_sort(dtype: DType, k: int) -> None:
     np.testing.assert_array_equal(found["g"], np.take_along_axis(z, places, 1))
 
 
-def test_a_sorted_row_and_its_values_are_one_kernel() -> None:
+def test_sorted_rows_and_values_are_one_kernel() -> None:
     model = graph({"x": (8, 4096)}, op("y p", "top_k", "x", k=4096, axis=1, largest=False), out="y p")
     plan = build_graph(model, load_spec([]), find_target("cuda:h200"), CompileOptions())
     assert len(plan.launches) == 1

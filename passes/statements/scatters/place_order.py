@@ -52,7 +52,7 @@ _NONE = Const(0, DType.I32)
 
 
 def order_places(statement: Statement, rows: ScatterRows, index: DefUse) -> tuple[OrderedRows, list[Statement]]:
-    """Return the order of a scatter's rows by their places, and its statements."""
+    """Return the order of rows by their places, and its statements."""
     places, count = prod(rows.extents), rows.count
     passes = -(-places.bit_length() // DIGIT_BITS)
     bits = -(-places.bit_length() // passes)
@@ -126,7 +126,7 @@ class _Sort:
         return Read(key, (place,), guards, (1 << self.bits * self.passes) - 1 if guards else 0)
 
     def sort_by_digit(self, keys: _Keys, number: int) -> tuple[_Keys, list[Statement]]:
-        """Return the keys of rows sorted by one digit, which keeps the order of equals, and their statements."""
+        """Return keys sorted stably by one digit, and statements."""
         digits = 1 << self.bits
         b, r = Var("b", self.tiles), Var("r", self.tile)
         rank, start, lesser = (
