@@ -43,13 +43,11 @@ from ...ir import (
     Var,
     as_index,
     dtype_of,
-    expr_variables,
     factors,
     indirects,
     is_bijection,
     map_guards,
     map_primaries,
-    order_lookups_last,
     rebuild,
     rename_axes,
     solve,
@@ -58,7 +56,15 @@ from ...ir import (
     substitute_guards,
     variables,
 )
-from ..statements import FusionError, Inliner, constant, single_term, split_argument_reduction
+from ..statements import (
+    FusionError,
+    Inliner,
+    constant,
+    guard_factors,
+    hoist_factors,
+    single_term,
+    split_argument_reduction,
+)
 from .align import Places, align, check_counts, order_of_row
 from .fold_tables import fold_tables
 from .held_rows import ColumnSum, HeldRows, check_column, check_rows, read_state, spread_columns
@@ -194,9 +200,9 @@ class _Normaliser:
         if reductions and (term := single_term(body, statement, rows)) is not None:
             registers[statement.target] = term if dtype_of(term, self.tensors) is dtype else Cast(dtype, term)
             return
-        body, scale = _hoist(body, statement, frozenset(rows), self.tensors)
+        body, scale = hoist_factors(body, statement, frozenset(rows), self.tensors)
         if statement.combine == "sum" and len(factors(body)) > 1:
-            body = _with_guarded_factors(body)
+            body = guard_factors(body)
         accumulator = dtype.accumulator
         if (condition := self._count_condition(body, statement)) is not None:
             body, accumulator = Cast(DType.F32, condition), DType.F32
@@ -352,41 +358,6 @@ def _in_order(statement: Statement, values: Mapping[Var, Index]) -> list[Var]:
         for primary, _ in terms:
             found.update(dict.fromkeys(sorted(variables(Index(0, ((primary, 1),))), key=lambda v: v.name)))
     return list(found)
-
-
-def _hoist(
-    body: Expr, statement: Statement, rows: frozenset[Var], tensors: Mapping[str, TensorType]
-) -> tuple[Expr, Expr | None]:
-    """Split the factors that no reduced axis touches off the body of a sum."""
-    parts = factors(body)
-    if statement.combine != "sum" or len(parts) == 1 or not tensors[statement.target].dtype.is_float:
-        return body, None
-    fixed = [p for p in parts if not expr_variables(p) & rows]
-    moving = [p for p in parts if expr_variables(p) & rows]
-    if not fixed or not moving:
-        return body, None
-    return _product(moving), _product(fixed)
-
-
-def _with_guarded_factors(part: Expr) -> Expr:
-    """Return a product whose factors that data turns to 0 are guarded reads, which copies bring as they are."""
-    if not isinstance(part, Call) or part.fn not in ("mul", "select"):
-        return part
-    if part.fn == "mul":
-        return part.with_children(tuple(map(_with_guarded_factors, part.args)))
-    condition, read, other = part.args
-    if not isinstance(condition, InRange) or not any(indirects(guard.index) for guard in condition.guards):
-        return part
-    if not isinstance(read, Read) or read.fill != 0 or not isinstance(other, Const) or other.value != 0:
-        return part
-    return evolve(read, guards=order_lookups_last((*condition.guards, *read.guards)))
-
-
-def _product(parts: Sequence[Expr]) -> Expr:
-    result = parts[0]
-    for part in parts[1:]:
-        result = Call("mul", (result, part))
-    return result
 
 
 def _join_pieces(
