@@ -1,4 +1,4 @@
-"""Factors of a sum's terms that no reduced axis touches, and those that data turns to 0.
+"""Hoisted factors of sums, and guarded ones.
 
 sum over c of x[n, c] * s[n]   ->   (sum over c of x[n, c]) * s[n]
 """
@@ -28,7 +28,7 @@ from ...ir import (
 def hoist_factors(
     body: Expr, statement: Statement, rows: frozenset[Var], tensors: Mapping[str, TensorType]
 ) -> tuple[Expr, Expr | None]:
-    """Split the factors that no reduced axis touches off the body of a sum."""
+    """Split off factors that do not depend on reduced axes."""
     parts = factors(body)
     if statement.combine != "sum" or len(parts) == 1 or not tensors[statement.target].dtype.is_float:
         return body, None
@@ -40,7 +40,7 @@ def hoist_factors(
 
 
 def guard_factors(part: Expr) -> Expr:
-    """Return a product whose factors that data turns to 0 are guarded reads, which copies bring as they are."""
+    """Return a product with guarded reads for factors that data masks."""
     if not isinstance(part, Call) or part.fn not in ("mul", "select"):
         return part
     if part.fn == "mul":
