@@ -23,6 +23,7 @@ from cuts.passes.fusion.programs import build_programs
 from cuts.passes.statements.scatters import (
     deterministic_scatter,
     make_scatters_deterministic,
+    place_lists,
     place_order,
     sorted_scatter,
 )
@@ -36,9 +37,12 @@ from hypothesis import strategies as st
 Array = np.ndarray[Any, Any]
 
 
-@pytest.fixture(autouse=True)
-def sorted_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=[0, 1 << 30], ids=["digits", "lists"])
+def sorted_rows(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Let small scatters take the path of large ones."""
+    monkeypatch.setattr(sorted_scatter, "MIN_DIGIT_ROWS", request.param)
+    monkeypatch.setattr(place_lists, "LIST_ROWS", 16)
+    monkeypatch.setattr(place_lists, "MAX_LISTS_PER_ROW", 1 << 20)
     monkeypatch.setattr(deterministic_scatter, "MAX_COMPARED_PAIRS", 0)
     monkeypatch.setattr(deterministic_scatter, "MAX_COMPARED_TERMS", 0)
     monkeypatch.setattr(sorted_scatter, "MIN_SORTED_ELEMENTS", 1)
@@ -160,7 +164,8 @@ def test_the_work_of_sorted_rows_is_linear(monkeypatch: pytest.MonkeyPatch) -> N
     ]
     program = Registry.builtin()["scatter_nd"].instantiate(operands, {"reduction": "add"}).program
     own = [s.target for s in make_scatters_deterministic(program).statements]
-    assert sum(".digit" in name for name in own) == 2, "a digit for each eight bits of places"
+    passes, lists = (sum(f".{kind}" in name for name in own) for kind in ("digit", "lists"))
+    assert (passes, lists) in ((2, 0), (0, 2)), "a pass for eight bits of places, or one over lists"
     assert not any("size" in name for name in own), "no row is counted in integers"
 
 

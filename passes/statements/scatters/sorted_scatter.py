@@ -48,11 +48,14 @@ from ..match import Match
 from ..patterns import Scattered
 from ..rewriter import RewriteRule
 from .ordered_rows import OrderedRows, order_of_rows, ordered_place
+from .place_lists import PlaceLists, list_places
 from .place_order import order_places
 from .scatter_rows import ScatterRows, element_of, looked_up
 
 #: Least elements that arrive, and least of a row, where an order of places pays, and least where they are in order.
 MIN_SORTED_ELEMENTS, MIN_SORTED_ROW, MIN_ORDERED_ELEMENTS = 1 << 21, 16, 1 << 16
+#: Least rows that are sorted by digits of their places; fewer are appended to lists.
+MIN_DIGIT_ROWS = 1 << 18
 #: Exponents of the rows of a chunk, and of the elements of a tensor that has work for all threads: chunks are shorter
 #: where it has fewer.
 CHUNK_BITS, MIN_CHUNK_BITS, FULL_BITS = 7, 4, 19
@@ -91,7 +94,10 @@ def sorted_sum(ordered: Collection[str], narrow: bool = False) -> RewriteRule[_S
 def _sum_sorted_rows(match: Match, found: _Sortable) -> Iterator[Statement]:
     """Yield the statements of a scatter that sums rows in the order of their places."""
     root, rows, index = match.root, found.rows, match.index
-    if found.at is None:
+    order: OrderedRows | PlaceLists
+    if found.at is None and rows.count < MIN_DIGIT_ROWS:
+        order, statements = list_places(root, rows, index)
+    elif found.at is None:
         order, statements = order_places(root, rows, index)
     else:
         order, statements = order_of_rows(root.target, rows, found.at, index, rows.keys[0])
@@ -109,7 +115,7 @@ class _SortedSum:
     statement: Statement
     rows: ScatterRows
     index: DefUse
-    order: OrderedRows
+    order: OrderedRows | PlaceLists
     own: dict[int, Var] = field(init=False)
     columns: tuple[Var, ...] = field(init=False)
 
