@@ -94,7 +94,7 @@ def estimate_time(features: Features, found: Bound, target: Target, conflicts: C
             np.where(features.tiled > 0, n, x) for n, x in ((whole, busy), (0.0, exposed), (0.0, barriers))
         )
     if np.any(features.exchanged):
-        whole = cluster_seconds(features, fitting, (dram, through), target)
+        whole = cluster_seconds(features, resident, (dram, through), target)
         busy, exposed, barriers = (
             np.where(features.exchanged > 0, n, x) for n, x in ((whole, busy), (0.0, exposed), (0.0, barriers))
         )
