@@ -50,6 +50,8 @@ def measure_machine(runner: Runner) -> tuple[Machine, StorageRate, StorageRate |
     """
     machine, model, way = runner.plan.machine, runner.model, runner.way
     kinds = KINDS if model.vocabulary else KINDS[:1]
+    if runner.level < 2:  # those of a step before, whose memory the timed layers need
+        runner.free_weights(None)
     times = [time_layer(runner, kind) for kind in kinds]
     reads, writes = time_storage(runner)
     measured = []
