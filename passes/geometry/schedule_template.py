@@ -56,7 +56,7 @@ class SegmentTemplate:
     segment that `clusters`.
     Matrix instructions of a `boxed` segment fill a box in shared memory. A thread takes the rows of the loop at
     position `walked` whole, element by element, if there is one. A block takes dims at positions `summed` whole, too.
-    Reduction threads `over_columns` are numbered slowest.
+    Reduction threads `over_columns` are numbered slowest; so many neighbours of a column lie together.
     """
 
     dims: tuple[tuple[Var, ...], ...]
@@ -82,7 +82,7 @@ class SegmentTemplate:
     clusters: bool = False
     boxed: bool = False
     walked: int = -1
-    over_columns: bool = False
+    over_columns: int = 0
     summed: tuple[int, ...] = ()
 
     @property

@@ -41,7 +41,7 @@ from ...ir import (
     reads,
     row_major,
 )
-from ..geometry import cached_reads
+from ..geometry import cached_reads, column_run
 from .index_values import value_of
 from .segment_state import SegmentState, row_share
 
@@ -129,9 +129,15 @@ def _buffer(state: SegmentState, read: Read, elements: int, number: int) -> Shar
 
 
 def _cache_index(state: SegmentState, trip: Index, local: Var) -> Index:
-    """Return the index of an element in the row cache: the elements of a block's trip are contiguous, row by row."""
-    extents = (*(dim.block for dim in state.frame.schedule.dims), local.extent)
-    return linearise([trip, *map(as_index, (*state.frame.tiles, local))], (prod(extents), *row_major(extents)))
+    """Return the index of an element in the row cache.
+
+    The elements of a block's trip are contiguous, row by row, or in the order of threads over columns.
+    """
+    schedule, place, width = state.frame.schedule, as_index(local), local.extent
+    if column_run(state.frame.segment, state.group.shared):
+        width = schedule.row_vector
+    tiles, extents = map(as_index, state.frame.tiles), (local.extent // width, *(d.block for d in schedule.dims), width)
+    return linearise([trip, place // width, *tiles, place % width], (prod(extents), *row_major(extents)))
 
 
 def _copy(state: SegmentState, read: Read, dim: ReduceDim, local: Var, trip: Index, first: Index) -> Phase:

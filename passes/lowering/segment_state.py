@@ -38,7 +38,7 @@ from ...ir import (
     selection_words,
     sorts_by_radix,
 )
-from ..geometry import holds_rows, reduces_columns
+from ..geometry import column_run, holds_rows
 from .index_values import Context
 from .layout import AxisBinding, BlockLayout, Frame, bind_dims, read_padding
 
@@ -176,7 +176,7 @@ class SegmentState:
             peers = self.layout.buffers.get(PEERS, SharedBuffer(PEERS, DType.U64, 0))
             place = peers.elements
             self.layout.buffers[PEERS] = evolve(peers, elements=place + blocks * prod(shape) + 1)
-        stride = self.frame.schedule.threads // lanes if reduces_columns(self.frame.segment, self.group.shared) else 1
+        stride = self.frame.schedule.threads // lanes if column_run(self.frame.segment, self.group.shared) else 1
         return LaneReduce(
             reduction.name, shape, reduction.combine, dtype, lanes, reduction.along, vector, ranks=ranks,
             blocks=blocks, place=place, stride=stride, shifted=shifted,

@@ -30,6 +30,7 @@ from ...ir import (
     expr_variables,
     indirects,
     is_exchange,
+    reads,
 )
 from ..geometry import (
     Count,
@@ -40,6 +41,7 @@ from ..geometry import (
     geometry_of,
     is_register_chain,
     is_scatter_only,
+    is_scattered,
     is_walked_by_rows,
     joins_loop,
     least,
@@ -129,7 +131,8 @@ def count_features(
 
 def _multiplies_by_lanes(segment: Segment, geometry: Geometry) -> Count:
     """Return where reduction threads of a segment load the factors of a product."""
-    lanes = geometry.structure.reduction_threads and multiplies_one_row(segment)
+    scattered = any(is_scattered(r) for e in segment.expressions for r in reads(e))
+    lanes = geometry.structure.reduction_threads and multiplies_one_row(segment) and not scattered
     return np.where(np.greater(geometry.reduction_threads, 1), 1, 0) if lanes else 0
 
 
@@ -238,6 +241,7 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
     before = dict(totals.sums)
     own = [r.name for r in segment.reductions]
     totals.begin_segment(segment, geometry)
+    totals.add_quotients(segment, geometry)
     alone = [staged or geometry.structure.mma for staged in geometry.structure.staged]
     for position, reduction in enumerate(segment.reductions):
         place = evaluation_site(geometry, geometry.structure.reduces[position])

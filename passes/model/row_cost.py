@@ -47,7 +47,8 @@ def cluster_seconds(features: Features, resident: Count, moved: tuple[Count, Cou
     costs, blocks = target.costs, features.grid / target.NUM_SM
     begin = target.dram_latency * (costs.cluster_block + costs.cluster_exchange * features.exchanged)
     warps = resident * ceil_div(features.threads, target.warp_size)
-    issue = costs.cluster_issue * features.issue * (1.0 + costs.cluster_hiding / warps) / target.issue_per_clock
+    slots = features.issue + costs.loop * features.rounds * features.threads
+    issue = costs.cluster_issue * slots * (1.0 + costs.cluster_hiding / warps) / target.issue_per_clock
     accesses = costs.cluster_access * (features.direct * features.threads + features.stores)
     accesses = accesses + costs.cluster_shared * features.shared_loads
     work = blocks * (begin + (issue + accesses) / target.warp_size / target.clock)

@@ -32,6 +32,7 @@ from ...ir import (
 )
 from ..geometry import (
     cached_reads,
+    column_run,
     geometry_of,
     index_axes,
     is_register_chain,
@@ -41,7 +42,6 @@ from ..geometry import (
     part_rows,
     promotion_depth,
     reads_shared_matrices,
-    reduces_columns,
     shared_matrix_faults,
 )
 from ..lowering import bulk_copy_faults, lay_out
@@ -135,7 +135,7 @@ def check_lanes_are_powers(case: Scheduled) -> Iterator[str]:
     """
     for segment, schedule in case.segments:
         threads, vector = schedule.reduction_threads, schedule.row_vector
-        alone = reduces_columns(segment, case.group.shared) or any(r.along for r in segment.reductions)
+        alone = column_run(segment, case.group.shared) == 1 or any(r.along for r in segment.reductions)
         warps = threads % case.target.warp_size == 0 and not alone
         if not (warps or _is_power_of_two(threads)) or not _is_power_of_two(vector):
             yield f"reduction threads {threads} and row vector {vector} must be powers of two"

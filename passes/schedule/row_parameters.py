@@ -51,9 +51,9 @@ def lane_parameter(
     widest *= max((numbers_per_byte(reduction.body) for reduction in segment.reductions), default=1)
     longest = max((prod(a.extent for a in loop) for loop in structure.loops), default=1)
     lanes = powers(1, min(next_power(longest), target.MAX_thread))
-    vectors = powers(1, 1 if structure.over_columns else widest)
+    vectors = tuple(n for n in powers(1, widest) if structure.over_columns % n == 0)
     pairs = [(n, v) for n in lanes for v in vectors if n * v <= next_power(longest)]
-    alone = structure.passes_rows or structure.over_columns or any(r.along for r in segment.reductions)
+    alone = structure.passes_rows or structure.over_columns == 1 or any(r.along for r in segment.reductions)
     if target.lockstep and not alone:
         others = {n for n in range(target.warp_size, target.MAX_thread + 1, target.warp_size) if n not in lanes}
         pairs += [(n, v) for n in sorted(others) for v in vectors if longest % (n * v) == 0]

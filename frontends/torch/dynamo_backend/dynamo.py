@@ -28,7 +28,7 @@ from ..captured_graph import CapturedGraph, GraphSignature, UncompiledWarning
 from ..decompositions import ForeignLayerError, compile_layers, decompose_layers
 from ..devices import check_devices, device_of
 from ..dispatch import results
-from ..loading import graph_of_nodes
+from ..loading import CompileModule, graph_of_nodes, save_precompiled
 from ..partial import CompiledStages, StagedFunction, compile_stages, with_drawn_inputs
 from ..program import ArrayFunction, CachedGraph, Choice, CompileGraph, GraphCache
 from ..results import checked_results, computes
@@ -39,7 +39,7 @@ from .complex_borders import RealGraph, with_real_borders
 from .dynamic import compile_by_shape, is_dynamic, replace_numbers
 from .frozen import FrozenFunction, check_frozen
 from .module_fingerprint import module_fingerprint
-from .parameters import frozen_inputs, is_direct, module_numbers, parameter_inputs
+from .parameters import do_overlap, frozen_inputs, is_direct, lift_attributes, module_numbers, parameter_inputs
 from .updates import updating
 
 
@@ -53,6 +53,7 @@ def dynamo_backend(
     buckets: bool = False,
     begin: Callable[[], None] | None = None,
     memory: float = 1.0,
+    again: CompileModule | None = None,
 ) -> Any:
     """Compile a captured module: the entry that `torch.compile` calls.
 
@@ -60,7 +61,7 @@ def dynamo_backend(
     has the compiled graphs of other processes. For a module of dynamic shape, plans of `max_shapes` shapes are cached;
     with `buckets`, one for all sizes up to each power of two, where no gradients are wanted. Forward graphs save
     the part `memory` of the activations that backward graphs read. `begin` is called before
-    the graphs of each shape are compiled.
+    the graphs of each shape are compiled. Where PyTorch precompiles, `again` compiles the module in a later process.
 
     Raises `UsageError` where gradients of frozen parameters are wanted.
     """
@@ -87,6 +88,14 @@ def dynamo_backend(
             cache.keep(words, made)
         return function
 
+    if again is not None and not any(map(is_dynamic, examples)):
+        save_precompiled(module, parameter_inputs(module, examples), again)
+    lifted, attributes = lift_attributes(module)
+    if do_overlap(attributes):
+        warnings.warn("parameters or state share memory: their update runs in PyTorch", UncompiledWarning, stacklevel=3)
+        return module.forward
+    module = lifted
+    examples = [*attributes, *examples]
     if any(map(is_dynamic, examples)):
         bucketed: dict[tuple[float, ...], BucketedModule] = {}
 
@@ -98,8 +107,11 @@ def dynamo_backend(
             compile_captured = lambda captured: function_of_tensors(captured, device, compile_graph, held)  # noqa: E731
             return bucketed[key].find(arguments, compile_captured)
 
-        return compile_by_shape(module, compile_static, max_shapes, find_bucket if buckets and not freeze else None)
-    return compile_static(module, examples)
+        by_bucket = find_bucket if buckets and not freeze else None
+        function = compile_by_shape(module, compile_static, max_shapes, by_bucket)
+    else:
+        function = compile_static(module, examples)
+    return partial(function, *attributes) if attributes else function
 
 
 def _compile_module(
