@@ -126,8 +126,7 @@ def _seconds(run: Callable[[], None], repeats: int = 3) -> float:
 def time_layer(runner: Runner, kind: str) -> tuple[float, float]:
     """Return the seconds of a layer's forward and backward kernels.
 
-    They are 0 for a kind that this stage does not have, else for a micro-batch, on random numbers or on zeros as
-    tokens.
+    They are 0 for a kind that this stage lacks, else for a micro-batch, on random numbers or zeros as tokens.
     """
     layer = next((layer for layer, found in runner.kinds.items() if found == kind), None)
     if layer is None:
