@@ -1,4 +1,4 @@
-"""Lists of places: few rows that a scatter sends, grouped by their places.
+"""Lists of places: few rows of a scatter, grouped by their places.
 
 Rows are appended to lists, whose lengths are counted before. Each of a place's S lists has every S-th row, in any
 order; a row then takes the rank that it has in its list, so that the order is always the same. A list has T rows at
