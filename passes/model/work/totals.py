@@ -299,6 +299,9 @@ class Totals:
         unit = max(1, self.target.sector_bytes // kind.dtype.size)
         warp = warp_lines(read, kind.steps, unit, place, geometry, self.target.warp_size, 1.0)
         groups = random_groups if is_scattered(read) else segments_of
+        if is_scattered(read):  # places along a loop are taken for neighbours
+            used = variables(read.indices[-1])
+            loads = loads / product(place.block.extents.get(v, 1) for row in place.rows for v in row if v in used)
         self.add("touched", loads * geometry.warps(self.target.warp_size) * warp * size)
         self.add("window", groups(read, kind.steps, place.block, unit) * size * self.repeat)
 
