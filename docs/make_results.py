@@ -15,6 +15,7 @@ from cuts.bench.networks import tables
 from cuts.bench.networks.door import calls_table
 from cuts.bench.networks.systems import OURS
 from cuts.bench.paper import DOCUMENTS, read_table, tables_of
+from cuts.bench.paper.command import coverage
 from cuts.bench.tools.audit import table as audit_table
 from cuts.bench.tools.breadth_tables import families
 from cuts.bench.tools.goals import figure, goals_table
@@ -242,7 +243,8 @@ def latency_models(known: Circumstances, name: str) -> Iterator[str]:
 
 
 def paper_tables(known: Circumstances, *_: str) -> Iterator[str]:
-    """Yield the documents' tables that have rows of their own."""
+    """Yield parts of the evaluations, and tables with rows of their own."""
+    yield coverage()
     for document in DOCUMENTS:
         for table in tables_of(document).values():
             if table.path(document).parent.name == "paper" and (rows := read_table(document, table)):
@@ -343,7 +345,10 @@ TEXTS = {
         "all steps; *storage* is its rate during these over the rate before, from which the prediction was made."
     ),
     "Latency models": "[Latency](latency.md) explains the models, the baselines and the data. One NVIDIA H200.",
-    "Tables of the documents": "`python -m cuts.bench paper DOCUMENT --table N` makes and prints each table.",
+    "Tables of the documents": (
+        "`python -m cuts.bench paper DOCUMENT --table N` makes and prints each table, `--coverage` the parts of the\n"
+        "evaluations: *whole*, or *explained* by a note."
+    ),
     "Tests": "[Testing](testing.md) explains these runs.",
 }
 

@@ -19,7 +19,7 @@ from .convolution import FIELDS, Convolutions, Floats
 from .dataset import Profile, Samples, Strings, load_profile, training_samples
 from .model_cache import cached_fit
 from .operations import LayerOperation
-from .predictors import LayerModel, Options, SimpleModel, fit_all, fit_simple, moved_elements
+from .predictors import LayerModel, Options, SimpleModel, fit_all, moved_elements
 from .ranges import Ranges
 
 PRECISIONS = ("fp32", "tf32")
@@ -101,7 +101,7 @@ class Predictor:
         if kind not in self._models:
             raise UsageError(
                 f"operation '{kind}' was not profiled on '{self.profile.name}'",
-                hint=f"known are {', '.join(self._models)}",
+                hint=f"besides convolutions and products: {', '.join(self._models) or 'none yet'}",
             )
         model = self._models[kind]
         us = model.predict(shapes)
@@ -151,13 +151,10 @@ class Predictor:
 
     @cached_property
     def _models(self) -> dict[str, SimpleModel]:
-        """Return the models of simple operations; operands of a concatenation were mostly written long ago, so it is
-        never warm.
-        """
+        """Return the models of simple operations that the profile has."""
 
         def fit() -> dict[str, Any]:
-            cold = {"concat": fit_simple("concat", self.profile.simple("concat"), "cold")}
-            return {op: asdict(each) for op, each in (fit_all(self.profile, self.state) | cold).items()}
+            return {op: asdict(each) for op, each in fit_all(self.profile, self.state).items()}
 
         found = cached_fit((self.profile.digest, "operations", self.state), fit)
         return {op: SimpleModel(**{**each, "coefficients": tuple(each["coefficients"])}) for op, each in found.items()}

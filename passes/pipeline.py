@@ -101,8 +101,9 @@ STAGES: tuple[Stage[Any, Any], ...] = (
           "groups with few results and long reductions -> split-K, two kernels that add partial sums in fixed order, "
           "unmeasured where the cost model expects to save a fifth of the time; chains with few rows -> parts of their "
           "columns and the combination of their states; large contractions of unaligned "
-          "halves -> aligned copies of their factors first",
-          ("split/split_reduction.py", "split/split_chain.py", "split/align_operands.py", "split/splitting.py")),
+          "halves -> aligned copies of their factors first, of f32 -> transposed ones",
+          ("split/split_reduction.py", "split/part_counts.py", "split/split_chain.py", "split/align_operands.py",
+           "split/splitting.py")),
     Stage("schedule", choose_schedules, show_schedules, verify_schedules,
           "group -> the best candidate schedule of its space, with its lower bound",
           ("schedule/space.py", "schedule/schedule_parameters.py", "schedule/selection/enumerate.py",

@@ -97,7 +97,11 @@ def guard_text(guards: Sequence[Guard], pointers: Mapping[str, PointerName], con
         low, high = guard.index.bounds()
         text = index_text(guard.index, pointers, raw=True)
         if low < guard.low and high >= guard.high == guard.low + 1:
-            parts.append(f"{text} == {guard.low}")
+            # Lanes compare one number with the constants of an unrolled variable.
+            moved = [v for v, factor in guard.index.terms if isinstance(v, Var) and factor == -1]
+            least = min(moved, key=lambda v: v.extent) if moved else Index()
+            text = index_text(guard.index + least, pointers, raw=True)
+            parts.append(f"{text} == {index_text(least + guard.low, pointers, raw=True)}")
             continue
         if low < guard.low:
             parts.append(f"{text} >= {guard.low}")

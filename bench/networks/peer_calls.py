@@ -65,7 +65,7 @@ TURNS, MAX_TURNS = 20, 400
 
 
 class Compiled:
-    """Program compiled by XLA: `call` returns results, `loop` repeats."""
+    """Program compiled by XLA as a loop; `result` is the first."""
 
     def __init__(self, program: Any, inputs: tuple[Any, ...]) -> None:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # PyTorch's contenders need memory, too
@@ -75,24 +75,23 @@ class Compiled:
         state, function = export.exported_program_to_jax(program)
         self.state = jax.device_put(state)
         self.inputs = jax.device_put(tuple(x.numpy() for x in inputs))
-        self._call = jax.jit(function)
 
         def turns(count: Any, state: Any, given: tuple[Any, ...]) -> Any:
-            def turn(_: Any, given: tuple[Any, ...]) -> tuple[Any, ...]:
+            def turn(_: Any, carried: tuple[tuple[Any, ...], Any]) -> tuple[tuple[Any, ...], Any]:
+                given, _ = carried
+                found = first(function(state, given))
                 # Zero times a float is no constant, as the float may be NaN: no turn can be left out.
-                nothing = 0 * function(state, given)[0].ravel()[0]
-                return tuple(x + nothing.astype(x.dtype) for x in given)
+                nothing = 0 * found.ravel()[0]
+                return tuple(x + nothing.astype(x.dtype) for x in given), found
 
-            return jax.lax.fori_loop(0, count, turn, given)
+            made = jax.eval_shape(lambda: first(function(state, given)))
+            return jax.lax.fori_loop(0, count, turn, (given, jax.numpy.zeros(made.shape, made.dtype)))[1]
 
         self._loop = jax.jit(turns)
-
-    def call(self) -> Any:
-        """Return the results of a call, which may not be there yet."""
-        return self._call(self.state, self.inputs)
+        self.result = jax.block_until_ready(self.loop(1))
 
     def loop(self, count: int) -> Any:
-        """Return the final inputs after `turns` iterations."""
+        """Return the last of some calls' results, perhaps before it is there."""
         return self._loop(count, self.state, self.inputs)
 
     def time_loop(self) -> Timing:

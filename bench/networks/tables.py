@@ -19,9 +19,9 @@ from .models import APPLICATIONS, Task
 from .systems import CURVE_SYSTEMS, OURS, PEERS, SYSTEMS
 
 TASKS: tuple[Task, ...] = ("inference", "training")
-#: Our contenders of Tables 11 and 12, and our columns of Figure 5.
-WINNERS = (OURS[0], "cuts untuned")
+#: Our columns of Figure 5, and our versions of Tables 11 and 12.
 FIGURE_5 = ("cuts untuned no-fusion", "cuts untuned fusion", "cuts untuned", OURS[0])
+WINNERS = FIGURE_5[::-1]
 KINDS = {model.name: model.kind for model in APPLICATIONS}
 
 
@@ -44,18 +44,24 @@ def times_table(rows: Sequence[Row], note: Callable[[Iterable[Row]], str] = lamb
 def winners(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
     """Return each system's number of won workloads (Tables 11 and 12).
 
-    They are counted by kind of model in inference, and in training. Only the workloads count that `cuts mixed`, or the
-    plan without measurements, and a peer ran.
+    They are counted by kind of model in inference, and in training, where a version of ours and a peer ran. A version
+    of ours wins where it beats every peer, a peer where it beats all others.
     """
     found: dict[str, dict[str, int]] = {}
-    for (model, task, _), each in measured_rows(rows).items():
-        contenders = {name: row["ms"] for name, row in each.items() if name in (*WINNERS, *PEERS)}
-        if not contenders.keys() & {*WINNERS} or not contenders.keys() & {*PEERS}:
-            continue
-        best = min(contenders, key=lambda name: contenders[name])
-        of_kind = found.setdefault(KINDS[model] if task == "inference" else task, {})
-        of_kind[best] = of_kind.get(best, 0) + 1
+    for kind, each in _comparable_rows(rows):
+        times = {name: row["ms"] for name, row in each.items() if name in (*WINNERS, *PEERS)}
+        peers = {name: ms for name, ms in times.items() if name in PEERS}
+        best = [name for name, ms in times.items() if ms < min(peers.values())] or [min(peers, key=lambda n: peers[n])]
+        for name in best:
+            found.setdefault(kind, {})[name] = found.get(kind, {}).get(name, 0) + 1
     return found
+
+
+def _comparable_rows(rows: Sequence[Row]) -> Iterator[tuple[str, Mapping[str, Row]]]:
+    """Yield workloads with a peer and a version of ours, by kind."""
+    for (model, task, _), each in measured_rows(rows).items():
+        if each.keys() & {*WINNERS} and each.keys() & {*PEERS}:
+            yield KINDS[model] if task == "inference" else task, each
 
 
 def _is_comparable(each: Mapping[str, Row]) -> bool:
@@ -63,14 +69,21 @@ def _is_comparable(each: Mapping[str, Row]) -> bool:
 
 
 def winners_table(rows: Sequence[Row]) -> str:
-    """Return the table of the workloads that each system wins."""
-    found = winners(rows)
-    there = {row["system"] for row in rows}
-    names = [OURS[0], *(name for name in (*WINNERS[1:], *PEERS) if name in there)]
-    kinds = ("CNN", "RNN", "MLP", *(["training"] if "training" in found else []))
-    lines = [[kind, *(found.get(kind, {}).get(name, 0) for name in names)] for kind in kinds]
-    totals = [sum(of_kind.get(name, 0) for of_kind in found.values()) for name in names]
-    return markdown_table(["kind", *names], [*lines, ["all", *totals]])
+    """Return the table of the workloads that each system wins.
+
+    Versions of ours have the number of their workloads, too.
+    """
+    found, there = winners(rows), {row["system"] for row in rows}
+    ran = [(kind, name) for kind, each in _comparable_rows(rows) for name in each]
+    names = [name for name in (*WINNERS, *PEERS) if name in there]
+    kinds = [kind for kind in ("CNN", "RNN", "MLP", "training") if kind != "training" or kind in found]
+
+    def cell(name: str, chosen: Sequence[str]) -> str:
+        won = sum(found.get(kind, {}).get(name, 0) for kind in chosen)
+        return f"{won} of {sum(ran.count((kind, name)) for kind in chosen)}"
+
+    lines = [[kind, *(cell(name, [kind]) for name in names)] for kind in kinds]
+    return markdown_table(["kind", *names], [*lines, ["all", *(cell(name, kinds) for name in names)]])
 
 
 def figure_5(rows: Sequence[Row]) -> str:
@@ -97,13 +110,29 @@ def _label(workload: tuple[str, str, int]) -> str:
 def code_generation(rows: Sequence[Row]) -> str:
     """Return seconds of compilation and search by system (Figure 7)."""
     found = {key: {n: row for n, row in each.items() if "seconds" in row} for key, each in measured_rows(rows).items()}
-    names = [n for n in (OURS[0], "torch.compile", "max-autotune", "XLA") if any(n in each for each in found.values())]
+    names = [
+        n for n in (*WINNERS[:2], "torch.compile", "max-autotune", "XLA") if any(n in each for each in found.values())
+    ]
     lines = [
         [_label(key), *(f"{each[n]['seconds']:.1f}" if n in each else None for n in names)]
         for key, each in found.items()
         if each.keys() & {*names}
     ]
     return markdown_table(["workload", *names], lines)
+
+
+def library_shares(rows: Sequence[Row]) -> str:
+    """Return launches of tuned plans, and those of libraries (section 7.2)."""
+    found: dict[str, list[int]] = {}
+    for (model, task, _), each in measured_rows(rows).items():
+        if OURS[0] in each:
+            counts = found.setdefault(KINDS[model] if task == "inference" else task, [0, 0, 0, 0])
+            calls = sum(each[OURS[0]].get("libraries", {}).values())
+            for place, more in enumerate((1, int(calls > 0), each[OURS[0]]["launches"], calls)):
+                counts[place] += more
+    heads = ["kind", "plans", "with routines", "launches", "routines", "share"]
+    lines = [[kind, *counts, f"{counts[3] / counts[2]:.1%}"] for kind, counts in found.items()]
+    return markdown_table(heads, lines)
 
 
 def speedups(rows: Sequence[Row], task: Task = "inference") -> dict[str, tuple[float, int]]:

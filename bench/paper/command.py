@@ -1,16 +1,20 @@
 """Prints one table of a document, and makes its missing rows first.
 
-python -m cuts.bench paper DOCUMENT --table N
+python -m cuts.bench paper DOCUMENT --table N     # a table or figure
+python -m cuts.bench paper --coverage             # all parts of the evaluations: whole, or why not
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from math import inf
+from pathlib import Path
 
+from cuts.bench.tools.markdown import markdown_table
 from cuts.bench.tools.records import Row, kernel_sources
 
 from .registry import DOCUMENTS, TableRequest, find_table, make_rows, read_table, tables_of
@@ -18,8 +22,10 @@ from .registry import DOCUMENTS, TableRequest, find_table, make_rows, read_table
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(prog="python -m cuts.bench paper", description=__doc__)
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="python -m cuts.bench paper", description=__doc__, formatter_class=form)
     parser.add_argument("document", nargs="?", choices=DOCUMENTS, help="without one, list all tables")
+    parser.add_argument("--coverage", action="store_true", help="list parts of the evaluations, each with its command")
     parser.add_argument("--table", metavar="N", help="number of a table or figure, or the word of a claim")
     parser.add_argument("--row", action="append", default=[], metavar="NAME", help="only this row; may be repeated")
     parser.add_argument("--print", action="store_true", help="print the rows of the file, and make none")
@@ -27,6 +33,13 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=inf, metavar="SECONDS", help="begin no row after that")
     parser.add_argument("--commit", default="", help="version of the rows, where there is no git")
     return parser.parse_args()
+
+
+def coverage() -> str:
+    """Return all parts of the evaluations: whole, or explained by a note."""
+    found = tomllib.loads(Path(__file__).with_name("coverage.toml").read_text(encoding="utf-8"))["line"]
+    lines = [[*(row[n] for n in ("place", "what", "state")), f"`{row['command']}`", row.get("note")] for row in found]
+    return markdown_table(["part", "experiment or claim", "state", "command", "note"], lines)
 
 
 def list_tables(document: str) -> str:
@@ -38,16 +51,20 @@ def list_tables(document: str) -> str:
 
 
 def origin_of(rows: Sequence[Row]) -> str:
-    """Return the commits of rows, and the number of older times."""
+    """Return the commits of rows, and the number of our older times."""
     commits, present = Counter(row["commit"] for row in rows), kernel_sources()
-    older = sum(bool(row["device"]) and row.get("sources") != present for row in rows)
+    own = [row for row in rows if row["device"] and (row["cuts_ms"] is not None or not row["peers"])]
+    older = sum(row.get("sources") != present for row in own)
     text = ", ".join(f"{commit or 'unknown'} {count}" for commit, count in commits.most_common())
-    return f"Rows by commit: {text}; times of other kernel sources: {older} of {len(rows)}."
+    return f"Rows by commit: {text}; times of other kernel sources: {older} of {len(own)}."
 
 
 def main() -> int:
     """Make missing rows of a table and print it."""
     options = parse_arguments()
+    if options.coverage:
+        print(coverage())
+        return 0
     if options.table is None:
         print("\n".join(map(list_tables, [options.document] if options.document else DOCUMENTS)))
         return 0

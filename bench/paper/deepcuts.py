@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from cuts.bench.networks.tables import breakdowns, code_generation, figure_5, readme_table, winners_table
+from cuts.bench.networks.tables import (
+    breakdowns,
+    code_generation,
+    figure_5,
+    library_shares,
+    readme_table,
+    winners_table,
+)
 
-from . import claim, partition_gap
+from . import claim, partition_gap, space_sizes
 from .registry import PaperTable
 
 TABLES = (
@@ -20,6 +27,10 @@ TABLES = (
         "gap", "greedy and optimal partitions of subgraphs under the cost model (Algorithm 1)", partition_gap.table,
         partition_gap.model_names, partition_gap.make_rows,
     ),
+    PaperTable(
+        "7.4", "sizes of schedule spaces by batch size", space_sizes.table, lambda: space_sizes.CONVOLUTIONS,
+        space_sizes.make_rows,
+    ),
     *(
         PaperTable(number, title, text, file="evaluation.json", command="python -m cuts.bench networks")
         for number, title, text in (
@@ -27,6 +38,7 @@ TABLES = (
             ("figure-5", "speed-ups over graphed PyTorch by mode", figure_5),
             ("figure-6", "microseconds by kind of kernel", breakdowns),
             ("figure-7", "seconds of compilation and search", code_generation),
+            ("7.2", "launches of routines of libraries in tuned plans", library_shares),
             ("evaluation", "models beside their peers, as README has them", readme_table),
         )
     ),

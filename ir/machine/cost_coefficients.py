@@ -1,7 +1,4 @@
-"""Coefficients of a target's lower bound and cost model.
-
-`python -m cuts.bench fit-rank` fits those of the cost model to measurements.
-"""
+"""Coefficients of a target's lower bound and cost model (`cuts.bench fit-rank`)."""
 
 from __future__ import annotations
 
@@ -74,7 +71,8 @@ class CostCoefficients:
     Products beside a box take `box_products` times as long, more by `box_registers` for each register of a thread and
     by `box_tail` for one wave of blocks. On their way to products in place, an element of each lane takes
     `element_copy` clocks of an SM, 4 or 8 bytes of each `narrow_copy`. Without sums, narrow elements take `many_loads`
-    more for each doubling of a thread's loads beyond sixteen.
+    more for each doubling of a thread's loads beyond sixteen. Loops of direct loads lose by the warps that an SM lacks,
+    with the exponent `few_warps`.
 
     Products of bulk copies: weights `bulk_tensor`, `bulk_l2` and `bulk_dram` of clocks of tensor cores and of
     traffic, `bulk_dram_power` in which DRAM and all else add up, `bulk_neighbour` the share of a tile that
@@ -223,6 +221,7 @@ class CostCoefficients:
     cached_functions: float = 800.0
     reread: float = 1.0
     beside_single: float = 1.0
+    few_warps: float = 0.28
 
 
 @frozen(cache_hash=True)

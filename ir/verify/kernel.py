@@ -26,6 +26,8 @@ from ..dfg import (
     RegisterRead,
     RegisterWrite,
     Store,
+    VectorLoad,
+    VectorStore,
     WarpgroupMma,
     Window,
     buffer_accesses,
@@ -110,9 +112,9 @@ def check_buffers_declared(kernel: Kernel) -> Iterator[VerifyError]:
     loads = {"global": set(kernel.reads), "shared": shared, "constant": set(kernel.constants)}
     stores = {"global": set(kernel.writes), "shared": shared}
     for place in _phases_with_loops(kernel.items):
-        stored = {(r.buffer, r.address) for r in place.phase.roots if isinstance(r, Store) and r.space == "global"}
+        stored = set(map(_global_element, place.phase.roots)) - {None}
         for node in post_order(place.phase.roots):
-            if isinstance(node, Load) and node.space == "global" and (node.buffer, node.address) in stored:
+            if isinstance(node, (Load, VectorLoad)) and _global_element(node) in stored:
                 continue
             for access in buffer_accesses(node):
                 known = stores if access.stores else loads
@@ -122,6 +124,30 @@ def check_buffers_declared(kernel: Kernel) -> Iterator[VerifyError]:
                     )
             for tensor in {i.tensor for index in own_indices(node) for i in indirects(index)} - {*kernel.reads}:
                 yield VerifyError(f"{place.words}: an index reads {quote(tensor)}, which the kernel does not")
+
+
+def _global_element(node: DfgNode) -> tuple[str, Index] | None:
+    """Return the tensor and the address that a node loads from global memory or stores to."""
+    if isinstance(node, (Load, VectorLoad, Store, VectorStore)) and node.space == "global":
+        return node.buffer, node.address
+    return None
+
+
+def check_replaced_elements_read_first(kernel: Kernel) -> Iterator[VerifyError]:
+    """A thread loads an element of global memory before it stores to it.
+
+    The load is an operand of that store, or of an earlier one.
+    """
+    for phase in phases(kernel.items):
+        met, stored = set[DfgNode](), set[tuple[str, Index] | None]()
+        for root in phase.roots:
+            new = [
+                node for node in post_order((root,)) if node not in met and not isinstance(node, (Store, VectorStore))
+            ]
+            for element in filter(stored.__contains__, filter(None, map(_global_element, new))):
+                yield VerifyError(f"phase {quote(phase.name)}: {quote(element[0])} is read after it is written")
+            met.update(new)
+            stored.add(_global_element(root))
 
 
 def check_accesses_typed(kernel: Kernel) -> Iterator[VerifyError]:
@@ -346,6 +372,7 @@ CHECKS: tuple[Check, ...] = (
     check_launch_possible,
     check_nothing_read_is_written,
     check_buffers_declared,
+    check_replaced_elements_read_first,
     check_accesses_typed,
     check_variables_bound,
     check_registers_initialised,

@@ -3,5 +3,5 @@
 from .features import selection_features
 from .fitting import library
 from .layer_model import LayerModel, Options
-from .simple_model import OPERATIONS, POINTWISE, POOLS, SimpleModel, fit_all, fit_simple, moved_elements
+from .simple_model import OPERATIONS, POINTWISE, POOLS, SimpleModel, fit_all, moved_elements
 from .trees import Trees

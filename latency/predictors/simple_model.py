@@ -39,6 +39,8 @@ POINTWISE = (
     "global_average",
 )
 OPERATIONS = (*POINTWISE, *POOLS)
+#: Parts of a cross-validation, the least samples of a model.
+FOLDS = 5
 #: Bends of the lines, in bytes moved: half of the cache and all of it.
 _BENDS = (30e6, 60e6)
 
@@ -96,12 +98,12 @@ class SimpleModel:
         return np.asarray(_columns(self.op, shapes) @ np.array(self.coefficients))
 
 
-def fit_simple(op: str, samples: SimpleSamples, state: str, folds: int = 5) -> SimpleModel:
+def fit_simple(op: str, samples: SimpleSamples, state: str) -> SimpleModel:
     """Fit one operation to its measurements."""
     us = samples.cold if state == "cold" else samples.warm
     columns = _columns(op, samples.shapes)
-    fold, errors = np.arange(len(us)) % folds, np.zeros(len(us))
-    for number in range(folds):
+    fold, errors = np.arange(len(us)) % FOLDS, np.zeros(len(us))
+    for number in range(FOLDS):
         test = fold == number
         found = least_deviations(columns[~test], us[~test], 1 / us[~test])
         errors[test] = np.abs(columns[test] @ found / us[test] - 1)
@@ -111,6 +113,13 @@ def fit_simple(op: str, samples: SimpleSamples, state: str, folds: int = 5) -> S
 
 
 def fit_all(profile: Profile, state: str) -> dict[str, SimpleModel]:
-    """Return the models of all operations that a profile has."""
+    """Return the models of all operations that a profile has.
+
+    Operands of a concatenation were mostly written long ago, so it is never warm.
+    """
     found = {op: profile.simple(op) for op in OPERATIONS}
-    return {op: fit_simple(op, samples, state) for op, samples in found.items() if samples.shapes}
+    return {
+        op: fit_simple(op, samples, "cold" if op == "concat" else state)
+        for op, samples in found.items()
+        if len(samples.shapes) >= FOLDS
+    }

@@ -18,6 +18,8 @@ from attrs import field, frozen
 from ...ir import Clamp, FloorDiv, Index, Indirect, Mod, Read, Var, linearise, row_major, variables
 
 T = TypeVar("T")
+#: Most elements between those of one run: those of a sector of memory.
+MAX_GAP = 31
 #: A number, or an array with one entry per candidate schedule.
 Count: TypeAlias = Any
 
@@ -181,27 +183,22 @@ def segments_of(read: Read, shape: Sequence[int], cover: Cover, unit: int) -> Co
     Groups have `unit` elements of a row-major tensor. Neighbouring rows count as one run where whole rows are read.
     Every run counts as beginning at a group's start.
     """
-    rows, run = runs_of(read, shape, cover)
-    return rows * ceil_div(run, unit)
-
-
-def runs_of(read: Read, shape: Sequence[int], cover: Cover) -> tuple[Count, Count]:
-    """Return the number and the length of a read's contiguous runs.
-
-    Several lookups by the same axes find at most as many elements as these axes have values.
-    """
-    return cover.once(("runs", read.indices, tuple(shape)), lambda: _runs_of(read.indices, shape, cover))
+    rows, run = cover.once(("runs", read.indices, tuple(shape)), lambda: _runs_of(read.indices, shape, cover))
+    return least(rows * ceil_div(run, unit), elements(read, shape, cover))
 
 
 def _runs_of(indices: tuple[Index, ...], shape: Sequence[int], cover: Cover) -> tuple[Count, Count]:
+    """Return the number and the length of a read's contiguous runs."""
     rows: Count = 1
     run: Count = 1
     whole: Count = True
     last = len(shape) - 1
     for position in range(last, -1, -1):
         count = distinct(indices[position], cover.extents, shape[position])
-        if whole is True:
-            run = run * (count * _step(indices[position]) if position == last else count)
+        if position == last:
+            rows, run = _innermost_runs(indices[position], cover.extents, shape[position], count)
+        elif whole is True:
+            run = run * count
         else:
             run = run * np.where(whole, count, 1)
             rows = rows * np.where(whole, 1, count)
@@ -209,6 +206,7 @@ def _runs_of(indices: tuple[Index, ...], shape: Sequence[int], cover: Cover) -> 
             whole = np.logical_and(whole, count >= shape[position])
     if sum(isinstance(primary, Indirect) for index in indices for primary, _ in index.terms) < 2:
         return rows, run
+    # Several lookups by the same axes find at most as many elements as these axes have values.
     points = cover.dependent(places_of(indices))
     rows = least(rows, points)
     return rows, least(run, ceil_div(points, rows))
@@ -231,14 +229,19 @@ def random_groups(read: Read, shape: Sequence[int], cover: Cover, unit: int) -> 
 
 def is_scattered(read: Read) -> bool:
     """Return whether an element's place in its row is data-dependent."""
-    return bool(read.indices) and _is_looked_up(read.indices[-1])
+    terms = read.indices[-1].terms if read.indices else ()
+    return any(isinstance(primary, Indirect) and any(map(variables, primary.indices)) for primary, _ in terms)
 
 
-def _is_looked_up(index: Index) -> bool:
-    """Return whether an index is data-dependent, anew for each value of some variables."""
-    return any(isinstance(primary, Indirect) and any(map(variables, primary.indices)) for primary, _ in index.terms)
-
-
-def _step(index: Index) -> int:
-    """Return the distance between neighbouring values of an index."""
-    return min((abs(f) for _, f in index.terms), default=1)
+def _innermost_runs(index: Index, extents: Mapping[Var, Count], limit: int, count: Count) -> tuple[Count, Count]:
+    """Return the runs of `count` values of an innermost index, with gaps within a sector, and the length of one."""
+    steps = sorted(((abs(f), axis) for axis, f in index.terms if isinstance(axis, Var)), key=lambda term: term[0])
+    if len(steps) < 2 or len(steps) < len(index.terms):
+        return 1, count * min((abs(f) for _, f in index.terms), default=1)
+    rows: Count = 1
+    run: Count = 1
+    for step, axis in steps:
+        joined = np.less_equal(step, run + MAX_GAP)
+        rows = rows * np.where(joined, 1, extents.get(axis, 1))
+        run = np.where(joined, step * (extents.get(axis, 1) - 1) + run, run)
+    return least(rows, count), least(run, limit)

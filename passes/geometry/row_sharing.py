@@ -26,6 +26,7 @@ from ...ir import (
     Cast,
     Expr,
     FusedGroup,
+    Index,
     Read,
     Reduction,
     Segment,
@@ -139,9 +140,7 @@ def streams_rows(segments: tuple[Segment, ...], shared: tuple[str, ...]) -> bool
 
 
 def _is_shifted_exponential(body: Expr, greatest: str, own: set[str]) -> bool:
-    """Return whether a body is a product of one exponential of a difference from the maximum and of factors that read
-    no row reduction.
-    """
+    """Return whether a shifted exponential is the one factor that reads row reductions."""
     found = [part for part in factors(body) if any(r.tensor in own for r in reads(part))]
     value = shifted_score(found[0], greatest) if len(found) == 1 else None
     return value is not None and not any(r.tensor in own for r in reads(value))
@@ -181,9 +180,7 @@ def is_row_maximum(shift: Expr, greatest: str) -> bool:
 
 
 def _is_linear(reduction: Reduction, wide: set[str], shared: set[str], row: tuple[Var, ...]) -> bool:
-    """Return whether a reduction along whole rows sums products with one element of the row, and reads nothing else of
-    it.
-    """
+    """Return whether a reduction along rows sums products with one of their elements."""
     parts = [stored_factor(p, reduction.math) for p in factors(reduction.body)]
     rows = [p for p in parts if isinstance(p, Read) and p.tensor in wide]
     along = [v.extent for v in reduction.reduce] == [v.extent for v in row] and len(row) == 1
@@ -202,21 +199,31 @@ def whole_loops(segment: Segment, reduces: Sequence[Sequence[int]]) -> tuple[int
 
 
 @lru_cache(maxsize=4096)
-def reduces_columns(segment: Segment, shared: tuple[str, ...]) -> bool:
-    """Return whether reductions run across rows of memory.
+def column_run(segment: Segment, shared: tuple[str, ...]) -> int:
+    """Return the neighbours in columns of reductions across memory's rows.
 
-    The rows lie along the segment's axes; threads that share a column are numbered slowest, so that neighbours read
-    neighbours. Products, and segments with tensors that are `shared` with others, are left out.
+    Threads that share a column are numbered slowest, so that neighbours read neighbours: x[n, p, 8*g + c] summed over
+    p and c has columns (n, g) of 8. It is 0 in products, and where tensors are `shared` with other segments.
     """
     loops, own = {v for r in segment.reductions for v in r.reduce}, {r.name for r in segment.reductions}
     product = is_matrix_like(segment) or multiplies_one_row(segment)
     passed = not {*shared}.isdisjoint({*segment.tensors_read, *(o.tensor for o in segment.outputs)})
     if passed or product or segment.column_sums or any(r.along for r in segment.reductions):
-        return False
-    found = [n for r in segment.reductions for n in reads(r.body) if n.tensor not in own]
-    found = [n for n in found if loops & places_of(n.indices) and places_of(n.indices).intersection(segment.axes)]
-    runs = [{v for v, factor in n.indices[-1].terms if factor == 1} for n in found]
-    return bool(runs) and all(loops.isdisjoint(run) and run.intersection(segment.axes) for run in runs)
+        return 0
+    found = [(places_of(n.indices), n) for r in segment.reductions for n in reads(r.body) if n.tensor not in own]
+    found = [(at, n) for at, n in found if loops & at and at.intersection(segment.axes)]
+    lengths = {_run_before_axis(n.indices[-1], loops, {*segment.axes}) for _, n in found}
+    length = lengths.pop() if len(lengths) == 1 else 0
+    runs = ({v for v, factor in n.indices[-1].terms if factor < length} for _, n in found)
+    return length if any((loops & at) - run for (at, _), run in zip(found, runs, strict=True)) else 0
+
+
+def _run_before_axis(last: Index, loops: set[Var], axes: set[Var]) -> int:
+    """Return the few elements of loops before the next place of an axis."""
+    steps, length = {factor: v for v, factor in last.terms if isinstance(v, Var)}, 1
+    while steps.get(length) in loops:
+        length *= steps[length].extent
+    return length if steps.get(length) in axes and length <= MAX_COLUMN_RUN else 0
 
 
 def walks_rows(segment: Segment, schedule: SegmentSchedule) -> bool:
@@ -261,8 +268,8 @@ def words_ahead(
 
 # ---- chains in registers
 
-#: Lanes that share a row of an instruction's results, and the fewest neighbours of each.
-ROW_LANES, ROW_VECTOR = ACCUMULATOR_THREADS[1], ACCUMULATOR_VECTOR[1]
+#: Lanes that share a row of an instruction's results, and the fewest neighbours of each; most neighbours of a column.
+ROW_LANES, ROW_VECTOR, MAX_COLUMN_RUN = ACCUMULATOR_THREADS[1], ACCUMULATOR_VECTOR[1], 16
 
 
 @frozen

@@ -56,7 +56,7 @@ class SegmentTemplate:
     segment that `clusters`.
     Matrix instructions of a `boxed` segment fill a box in shared memory. A thread takes the rows of the loop at
     position `walked` whole, element by element, if there is one. A block takes dims at positions `summed` whole, too.
-    Reduction threads `over_columns` are numbered slowest.
+    Reduction threads `over_columns` are numbered slowest; so many neighbours of a column lie together.
     """
 
     dims: tuple[tuple[Var, ...], ...]
@@ -82,13 +82,23 @@ class SegmentTemplate:
     clusters: bool = False
     boxed: bool = False
     walked: int = -1
-    over_columns: bool = False
+    over_columns: int = 0
     summed: tuple[int, ...] = ()
 
     @property
     def tiled_dim(self) -> int:
         """Position of the dim with several tiles of a block, or -1."""
-        return 0 if self.part_rows else self.scatter_dim
+        return 0 if self.takes_rows else self.scatter_dim
+
+    @property
+    def takes_rows(self) -> bool:
+        """True where a block takes rows one after another."""
+        return bool(self.part_rows) or self.rings_rows
+
+    @property
+    def rings_rows(self) -> bool:
+        """True where these may be rows that a cluster caches."""
+        return self.clusters and self.caches_rows and len(self.dims) == 1
 
     @property
     def passes_rows(self) -> bool:

@@ -25,8 +25,8 @@ from .block_sums import part_rows, scatter_tile_dim, summed_dims
 from .matrix_instructions import held_swizzle, reads_shared_matrices, side_swizzle, widest_swizzle
 from .row_sharing import (
     can_stream_rows,
+    column_run,
     is_register_chain,
-    reduces_columns,
     walked_loop,
     walks_rows,
     whole_loops,
@@ -74,7 +74,7 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment, ch
         part_rows=part_rows(segment, group),
         clusters=schedule.cluster > 1,
         boxed=schedule.atomic is not None and len(group.segments) > 1 and not chained,
-        over_columns=reduces_columns(segment, group.shared),
+        over_columns=column_run(segment, group.shared),
         streams=any(o.extra and o.tensor in group.shared for o in segment.outputs) and can_stream_rows(group),
     )
     staged = [s for r in schedule.reductions for s in r.staging]

@@ -46,6 +46,7 @@ from ...ir import (
     box_variables,
     indirects,
     node_users,
+    post_order,
     variables,
     vector_address,
     vector_axes,
@@ -213,7 +214,7 @@ class PhaseSelector:
     def _keep_elements(self, node: Root) -> Root:
         """Return a store without the elements that it would write unchanged.
 
-        p[i] = select(c, x, p[i])   ->   p[i] = x when c
+        p[i] = select(c, x, p[i])   ->   p[i] = x when c, where no other root reads the old element
         """
         value = node.value if isinstance(node, (Store, VectorStore)) and node.space != "shared" else None
         if not isinstance(node, (Store, VectorStore)) or not isinstance(value, Op) or value.fn != "select":
@@ -221,7 +222,8 @@ class PhaseSelector:
         condition, new, old = value.args
         own = isinstance(old, Load) and (old.buffer, old.address) == (node.buffer, node.address)
         varies = isinstance(node, VectorStore) and node.axis in self.boxes[condition]
-        return evolve(node, value=new, when=(condition,)) if own and not varies else node
+        alone = own and sum(old in post_order((root,)) for root in self.phase.roots) == 1
+        return evolve(node, value=new, when=(condition,)) if alone and not varies else node
 
     def _store(self, node: Root, rest: Sequence[Var]) -> Root:
         """Return the store of several elements of a box, else the node."""

@@ -38,7 +38,7 @@ from ...ir import (
     selection_words,
     sorts_by_radix,
 )
-from ..geometry import holds_rows, reduces_columns
+from ..geometry import column_run, holds_rows
 from .index_values import Context
 from .layout import AxisBinding, BlockLayout, Frame, bind_dims, read_padding
 
@@ -49,7 +49,8 @@ class SegmentState:
 
     It collects row roots for the phase that shares their loads, the shared-memory buffers of cached rows
     (`row_caches`), the number of staged elements of each type (`staged_elements`), and the elements of earlier segments
-    that registers hold (`held`).
+    that registers hold (`held`). `turn` numbers the rows that a block takes one after another in a ring, whose first
+    copies are `early`.
     """
 
     layout: BlockLayout
@@ -64,6 +65,8 @@ class SegmentState:
     row_caches: dict[Read, SharedBuffer] = field(factory=dict)
     staged_elements: dict[DType, int] = field(factory=dict)
     held: dict[Expr, Value] = field(factory=dict)
+    turn: Var | None = None
+    early: list[Item] = field(factory=list)
 
     @property
     def group(self) -> FusedGroup:
@@ -175,11 +178,12 @@ class SegmentState:
         if blocks > 1:
             peers = self.layout.buffers.get(PEERS, SharedBuffer(PEERS, DType.U64, 0))
             place = peers.elements
-            self.layout.buffers[PEERS] = evolve(peers, elements=place + blocks * prod(shape) + 1)
-        stride = self.frame.schedule.threads // lanes if reduces_columns(self.frame.segment, self.group.shared) else 1
+            sets = 1 if self.turn is None else 2
+            self.layout.buffers[PEERS] = evolve(peers, elements=place + sets * (blocks * prod(shape) + 1))
+        stride = self.frame.schedule.threads // lanes if column_run(self.frame.segment, self.group.shared) else 1
         return LaneReduce(
             reduction.name, shape, reduction.combine, dtype, lanes, reduction.along, vector, ranks=ranks,
-            blocks=blocks, place=place, stride=stride, shifted=shifted,
+            blocks=blocks, place=place, stride=stride, shifted=shifted, turn=self.turn,
         )  # fmt: skip
 
     def _selected_ranks(self, reduction: Reduction) -> tuple[int, ...]:

@@ -42,8 +42,8 @@ FILLED_LINES, SCATTERED_ROWS_POWER = 4.0, 0.35
 SUM_CLOCKS = 4.0
 #: Share of the needed registers that a compiler takes without staging: it loads late.
 UNSTAGED_REGISTER_SHARE = 0.9
-#: Loads of a thread that are in flight together; bytes of one that is not narrow.
-FEW_LOADS, WORD_BYTES = 16.0, 4.0
+#: Loads of a thread that are in flight together; bytes of one that is not narrow; results of a thread without loops.
+FEW_LOADS, WORD_BYTES, FEW_RESULTS = 16.0, 4.0, 32.0
 
 
 def estimate_time(features: Features, found: Bound, target: Target, conflicts: Count = 1.0) -> Count:
@@ -96,13 +96,14 @@ def estimate_time(features: Features, found: Bound, target: Target, conflicts: C
             np.where(features.tiled > 0, n, x) for n, x in ((whole, busy), (0.0, exposed), (0.0, barriers))
         )
     if np.any(features.exchanged):
-        whole = cluster_seconds(features, resident, (dram, through), target)
+        whole = cluster_seconds(features, fitting, (dram, through), target)
         busy, exposed, barriers = (
             np.where(features.exchanged > 0, n, x) for n, x in ((whole, busy), (0.0, exposed), (0.0, barriers))
         )
     joined = waves * features.joined * costs.joined / target.clock
     total = blocks * costs.block / target.clock + busy + exposed + barriers + joined + costs.fixed * target.dram_latency
     total = total * _copied_product_factor(features, costs) * _box_factor(features, waves, costs)
+    total = total * _few_warps_factor(features, resident, target)
     time = target.launch_time + total * (_size_penalty(features, costs) + _past_l1_penalty(features, target))
     # Small kernels are estimated below their bound, and would not differ.
     return np.maximum(time, found.time) + ORDER_WEIGHT * time
@@ -201,7 +202,7 @@ def _compute_seconds(
     ring = np.where(ringed, costs.stage * np.maximum(1.0, features.stages - 1.0), 0.0)
     overhead = warps * (costs.beginning + (costs.loop + ring) * features.rounds + features.barriers)
     slots = features.issue + _extra_issue_slots(target) * features.flops / 2 + costs.register_bank * features.alike
-    slots = slots + features.converted
+    slots = slots + features.converted + features.quotients
     issue = (slots + accesses) / lanes * idle + fetches + overhead
     returned = costs.returned * features.thread_loads * features.threads / lanes
     shared = np.maximum(features.wavefronts, returned) * conflicts**costs.conflict
@@ -294,13 +295,22 @@ def _transfer_seconds(
     large = np.greater(features.unique_bytes, target.l2_bytes / 2)
     dram = np.maximum(features.unique_bytes, np.where(large, _wave_bytes(features, together), 0.0))
     lost = np.clip(2.0 * together * features.bytes / target.l2_bytes - 1.0, 0.0, 1.0)  # share that L2 no longer holds
-    dram = dram + costs.again * lost * features.grid * features.again
+    dram = dram + costs.again * lost * features.grid * features.again + features.grid * features.split
     asked = np.maximum(features.bytes, features.fetched)
-    through = (1.0 - costs.asked) * features.bytes + costs.asked * asked + features.stored
+    asked = (1.0 - costs.asked) * features.bytes + costs.asked * asked
+    evicted = _evicted_share(features, np.minimum(fitting, np.ceil(features.grid / target.NUM_SM)), target)
+    again = features.bytes + evicted * np.maximum(0.0, features.touched - features.bytes)
+    through = np.maximum(asked, again) + features.stored
     through = through + costs.partial_stores * features.partial_stores
     through = through + costs.reread * features.again
     through = through + costs.unmoved * features.partial + costs.refetched * (1.0 - costs.asked) * features.missed
     return dram / (costs.dram * target.BW_global), blocks * through * target.NUM_SM / (costs.l2 * target.l2_bandwidth)
+
+
+def _evicted_share(features: Features, resident: Count, target: Target) -> Count:
+    """Return the share of the sectors of direct loads that L1 no longer holds when other loads touch them again."""
+    room = np.maximum(target.bounds.l1_kept_bytes, target.shared_per_sm - resident * features.shared)
+    return np.maximum(0.0, 1.0 - room / np.maximum(1.0, resident * features.window))
 
 
 def _wave_bytes(features: Features, together: Count) -> Count:
@@ -333,8 +343,10 @@ def _size_penalty(features: Features, costs: CostCoefficients) -> Count:
     deep = costs.deep * np.log2(np.maximum(1.0, features.stages / 4.0))
     narrow = np.less(features.bytes, WORD_BYTES * features.direct * features.threads)
     narrow = narrow & np.equal(features.looped, 0) & np.equal(features.copies, 0)
-    many = narrow * costs.many_loads * np.log2(np.maximum(1.0, features.direct / FEW_LOADS))
-    return long + asked + crowded + deep + many + 0.0005 * np.log2(features.raster)
+    many = narrow * np.log2(np.maximum(1.0, features.direct / FEW_LOADS))
+    plain = np.equal(features.looped, 0) & np.equal(features.copies, 0) & np.equal(features.tensor, 0)
+    many = many + 2.0 * plain * np.log2(np.maximum(1.0, features.instances / FEW_RESULTS))
+    return long + asked + crowded + deep + costs.many_loads * many + 0.0005 * np.log2(features.raster)
 
 
 def _copied_product_factor(features: Features, costs: CostCoefficients) -> Count:
@@ -351,6 +363,16 @@ def _box_factor(features: Features, waves: Count, costs: CostCoefficients) -> Co
     """
     factor = costs.box_products * (1.0 + costs.box_registers * features.needed) * (1.0 + costs.box_tail / waves)
     return np.where(np.greater(features.box_products, 0), factor, 1.0)
+
+
+def _few_warps_factor(features: Features, resident: Count, target: Target) -> Count:
+    """Return the factor of times of loops that load without staging, where few warps hide the latency of others."""
+    warps = resident * ceil_div(features.threads, target.warp_size)
+    direct = np.greater(features.looped, 0) & np.equal(features.copies, 0) & np.equal(features.chained, 0)
+    direct = (
+        direct & np.equal(features.tensor, 0) & (np.equal(features.shuffles, 0) | np.greater(features.quotients, 0))
+    )
+    return np.where(direct, np.minimum(1.0, warps / target.warps_per_sm) ** -target.costs.few_warps, 1.0)
 
 
 def _past_l1_penalty(features: Features, target: Target) -> Count:

@@ -52,7 +52,7 @@ class Features:
     fragments: Count = _plain_count("1 where a warp loads the factors of matrix instructions itself")
     box_products: Count = _plain_count("1 where products fill or read a box in shared memory")
     chained: Count = _plain_count("form of a chain in registers: 1 of warps, 2 of warpgroups, 3 without row operations")
-    tiled: Count = _plain_count("tiles of rows that a block adds to column sums, 0 without these")
+    tiled: Count = _plain_count("tiles of rows that a block takes in turn, 0 where it takes one tile of the grid")
     persistent: Count = _plain_count("1 where the blocks of a chain in registers take several tiles in turn")
     in_step: Count = _plain_count("warpgroups of a chain that meet at a barrier in each part")
     by_lanes: Count = _plain_count("1 where reduction threads load the factors of products, each element once")
@@ -76,6 +76,7 @@ class Features:
     functions: Count = _sum("issue slots of that body's operations that take several, as functions do")
     chain: Count = _sum("longest chain of dependent operations of a thread")
     decoding: Count = _sum("instructions of all threads for guards and flattened indices of direct loads")
+    quotients: Count = _sum("instructions of all threads that find the axes of flattened dims")
     promoted: Count = _sum("issue slots of all threads, of `issue`, in which products wait for sums that are promoted")
     tensor: Count = _sum("clocks that atoms keep all tensor cores of an SM busy")
     # Loads and stores
@@ -102,6 +103,7 @@ class Features:
     partial_stores: Count = _sum(
         "bytes of sectors that stores of warps touch and do not write, without matrix instructions"
     )
+    split: Count = _sum("bytes of pairs of sectors that a block's stores touch and do not write")
     partial: Count = _sum("bytes of sectors that stores and direct loads of warps touch and do not move")
     # Traffic
     transactions: Count = _sum("transactions of `TRANS_global` elements")
@@ -110,6 +112,8 @@ class Features:
     missed: Count = _sum("bytes that copies past the L1 cache bring again")
     rows: Count = _sum("the part of `bytes` that depends on no dim after the `outer` one")
     columns: Count = _sum("the part of `bytes` that does not depend on the `outer` dim")
+    touched: Count = _sum("bytes of sectors that direct loads of warps touch, each access for itself")
+    window: Count = _sum("such bytes that all warps of a block touch in one trip")
     again: Count = _sum("bytes that a later statement of the block reads once more")
     fetched: Count = _sum("bytes that a block asks for")
     stored: Count = _sum("bytes that a block writes")

@@ -30,6 +30,7 @@ from ...ir import (
     expr_variables,
     indirects,
     is_exchange,
+    reads,
 )
 from ..geometry import (
     Count,
@@ -40,6 +41,7 @@ from ..geometry import (
     geometry_of,
     is_register_chain,
     is_scatter_only,
+    is_scattered,
     is_walked_by_rows,
     joins_loop,
     least,
@@ -114,7 +116,7 @@ def count_features(
     again = np.equal(products[-1].loop.tma, PERSISTENT) if products and totals.in_registers else False
     persistent = np.where(again, 1, 0)
     in_step = np.where(alone, 0, totals.threads // (WARPGROUP * LANES))
-    tiled = geometry[-1].tiles if geometry[-1].structure.part_rows else np.int64(0)
+    tiled = geometry[-1].tiles if geometry[-1].structure.takes_rows else np.int64(0)
     box_products = np.int64(any(part.structure.boxed for part in geometry))
     return Features(grid=blocks, bulk=bulk, fragments=fragments, box_products=box_products, chained=chained,
                     persistent=persistent, tiled=tiled, in_step=in_step, by_lanes=sum(lanes, np.int64(0)), outer=outer,
@@ -129,7 +131,8 @@ def count_features(
 
 def _multiplies_by_lanes(segment: Segment, geometry: Geometry) -> Count:
     """Return where reduction threads of a segment load the factors of a product."""
-    lanes = geometry.structure.reduction_threads and multiplies_one_row(segment)
+    scattered = any(is_scattered(r) for e in segment.expressions for r in reads(e))
+    lanes = geometry.structure.reduction_threads and multiplies_one_row(segment) and not scattered
     return np.where(np.greater(geometry.reduction_threads, 1), 1, 0) if lanes else 0
 
 
@@ -241,6 +244,7 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
     before = dict(totals.sums)
     own = [r.name for r in segment.reductions]
     totals.begin_segment(segment, geometry)
+    totals.add_quotients(segment, geometry)
     alone = [staged or geometry.structure.mma for staged in geometry.structure.staged]
     for position, reduction in enumerate(segment.reductions):
         place = evaluation_site(geometry, geometry.structure.reduces[position])

@@ -82,7 +82,7 @@ class PackedConstants:
         bytes_after = sum(t.nbytes for t in results)
         packed = [self.types[t] for t in sources if _holds_numbers(self.types[t])]
         wider = sum(t.nbytes for t in packed) * 8 >= sum(t.size for t in results)
-        wider = wider and all(t.dtype.size > min(p.dtype.size for p in packed) for t in results)
+        wider = wider and all(any(t.dtype.size > p.dtype.size for p in packed) for t in results)
         found = (
             wider
             and MIN_BYTES <= bytes_after > sum(self.types[t].nbytes for t in sources)

@@ -6,9 +6,9 @@
     launch 5 reads keys.next                  launch 5 reads the buffer
 
 It is safe where no kernel reads an element of the input after it is overwritten: one group writes all of the output,
-every other reader of the input is launched before it, and the group reads of the input only the element that it
-replaces, as part of the new value. The graph's interface names the pairs (`Interface.updates`); other pairs keep two
-buffers.
+every other reader of the input is launched before it, and the group reads of the input only elements that the reading
+thread replaces, by values that depend on them. A group may so update several inputs. The graph's interface names the
+pairs (`Interface.updates`); other pairs keep two buffers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 
 from attrs import evolve, frozen
 
-from ...ir import Call, Output, Read, Storage, expr_indirects, indirects, reads, rename_expr
+from ...ir import Output, Read, Storage, expr_indirects, indirects, reads, rename_expr
 from ..context import CompileContext
 from ..fusion import Group, Views, form_key, run_over_updates, writers_of
 from ..results import Launches, ScheduledPartition, kernel_key
@@ -46,7 +46,7 @@ def update_inputs(previous: Launches, context: CompileContext) -> Launches:
     writers = writers_of(views.programs)
     for launch in previous.launches:
         for group in launch:
-            kept = keep_elements(group, overwritten, moved)
+            kept = read_in_place(group, overwritten, moved)
             before = chosen[kernel_key(group, views)]
             new = kept if kept is group else run_over_updates(kept, moved, writers, present)
             better = None
@@ -70,35 +70,28 @@ def _schedule(group: Group, before: Candidate, *, alone: bool, context: CompileC
     return next((each for each in found if alone or each.schedule.threads == width), None)
 
 
-def keep_elements(group: Group, overwritten: Collection[str], views: Views) -> Group:
-    """Return a group that reads its output in place of an input.
+def read_in_place(group: Group, overwritten: Collection[str], views: Views) -> Group:
+    """Return a group that reads its outputs in place of inputs.
 
-    y[i] = select(c, a, x[i]), y in place of x   ->   y[i] = select(c, a, y[i]), which is stored where c holds
+    y[i] = x[i] + w[i], z[i] = x[i] * w[i], y in place of x   ->   y[i] = y[i] + w[i], z[i] = y[i] * w[i]
+
+    Both outputs share one load, which no compiler may move beyond the store to the same pointer.
     """
     form = group.form
-    if any(segment.reductions for segment in form.segments):
+    if len(form.segments) > 1 or form.segments[0].reductions:
         return group
     stored = {name: views.storage(group.tensors[name]) for name in form.outputs}
     places = {storage: name for name, storage in stored.items() if storage.buffer in overwritten}
     names = {name: places.get(views.storage(group.tensors[name])) for name in form.inputs}
     same = {source: target for source, target in names.items() if target is not None}
-    every = [output for segment in form.segments for output in segment.outputs]
-    if not same or not all(_selects_own_element(output, same) for output in every):
+    if not same:
         return group
-    segments = tuple(
-        evolve(each, outputs=tuple(evolve(o, body=rename_expr(o.body, same)) for o in each.outputs))
-        for each in form.segments
-    )
+    (segment,) = form.segments
+    outputs = tuple(evolve(output, body=rename_expr(output.body, same)) for output in segment.outputs)
     inputs, fixed = (tuple(name for name in part if name not in same) for part in (form.inputs, form.fixed))
     tensors = {name: tensor for name, tensor in group.tensors.items() if name not in same}
-    return evolve(group, form=evolve(form, segments=segments, inputs=inputs, fixed=fixed), tensors=tensors)
-
-
-def _selects_own_element(output: Output, same: Mapping[str, str]) -> bool:
-    found = [read for read in reads(output.body) if read.tensor in same]
-    body = output.body
-    old = body.args[2] if isinstance(body, Call) and body.fn == "select" else None
-    return not found or (len(found) == 1 and old == found[0] and same[found[0].tensor] == output.tensor)
+    renamed = evolve(form, segments=(evolve(segment, outputs=outputs),), inputs=inputs, fixed=fixed)
+    return evolve(group, form=renamed, tensors=tensors)
 
 
 def _storages_in_place(views: Views, found: Mapping[str, str]) -> Iterator[tuple[str, Storage]]:
@@ -149,20 +142,33 @@ def _buffers(tensors: Sequence[str], views: Views) -> frozenset[str]:
 
 
 def _replaces_elements(group: Group, old: str, new: str, views: Views) -> bool:
-    """Return whether a group reads of an input only the element that it overwrites, for the new value."""
-    if any(segment.reductions for segment in group.form.segments):
+    """Return whether a group reads of an input only elements that it overwrites, each before its write."""
+    segments = group.form.segments
+    if any(segment.reductions for segment in segments):
         return False
     places = {name: views.storage(group.tensors[name]) for name in (*group.form.inputs, *group.form.outputs)}
     sources = {name: evolve(place, buffer=new) for name, place in places.items() if place.buffer == old}
-    every = [output for segment in group.form.segments for output in segment.outputs]
-    return all(_reads_own_element(output, sources, places) for output in every)
+    several = segments[0].outputs if len(segments) == 1 else ()
+    every = [output for segment in segments for output in segment.outputs]
+    return all(_reads_own_elements(output, several, sources, places) for output in every)
 
 
-def _reads_own_element(output: Output, sources: Mapping[str, Storage], places: Mapping[str, Storage]) -> bool:
+def _reads_own_elements(
+    output: Output, several: Sequence[Output], sources: Mapping[str, Storage], places: Mapping[str, Storage]
+) -> bool:
+    """Return whether an output reads of `sources` the element that it or one of `several` outputs overwrites.
+
+    A thread computes all outputs of an instance. The value that overwrites the element depends on it, and equal reads
+    are one load, which so precedes the store.
+    """
     written = (*output.write, *(guard.index for guard in output.guards))
     inner = [*expr_indirects(output.body), *(place for index in written for place in indirects(index))]
     if any(place.tensor in sources for place in inner):
         return False
-    found = [read for read in reads(output.body) if read.tensor in sources]
-    target = places.get(output.tensor)
-    return all(read == Read(read.tensor, output.write) and sources[read.tensor] == target for read in found)
+
+    def is_overwritten(read: Read, by: Output) -> bool:
+        own = read == Read(read.tensor, by.write) and sources[read.tensor] == places.get(by.tensor)
+        return own and (by is output or (read in reads(by.body) and not by.extra and not output.extra))
+
+    found = {read for read in reads(output.body) if read.tensor in sources}
+    return all(any(is_overwritten(read, by) for by in (output, *several)) for read in found)

@@ -32,6 +32,7 @@ from ...ir import (
 )
 from ..geometry import (
     cached_reads,
+    column_run,
     geometry_of,
     index_axes,
     is_register_chain,
@@ -41,7 +42,6 @@ from ..geometry import (
     part_rows,
     promotion_depth,
     reads_shared_matrices,
-    reduces_columns,
     shared_matrix_faults,
 )
 from ..lowering import bulk_copy_faults, lay_out
@@ -135,7 +135,7 @@ def check_lanes_are_powers(case: Scheduled) -> Iterator[str]:
     """
     for segment, schedule in case.segments:
         threads, vector = schedule.reduction_threads, schedule.row_vector
-        alone = reduces_columns(segment, case.group.shared) or any(r.along for r in segment.reductions)
+        alone = column_run(segment, case.group.shared) == 1 or any(r.along for r in segment.reductions)
         warps = threads % case.target.warp_size == 0 and not alone
         if not (warps or _is_power_of_two(threads)) or not _is_power_of_two(vector):
             yield f"reduction threads {threads} and row vector {vector} must be powers of two"
@@ -242,7 +242,8 @@ def check_privatised_scatter(case: Scheduled) -> Iterator[str]:
             if len(schedule.dims) != 1 or schedule.dims[0].threads > 1 or rows != _rows_taken(schedule.dims):
                 yield f"a block adds up {_rows_taken(schedule.dims)} rows, not the {rows} of a part, or by many threads"
             continue
-        if any(d.tiles < 1 for d in turned) or len(turned) > 1 or (turned and not schedule.privatised):
+        ringed = schedule.cluster > 1 and schedule.row_cache > 0
+        if any(d.tiles < 1 for d in turned) or len(turned) > 1 or (turned and not (schedule.privatised or ringed)):
             yield f"tiles {[d.tiles for d in schedule.dims]} of a block, privatised: {schedule.privatised}"
         if not schedule.privatised:
             continue

@@ -51,9 +51,9 @@ def lane_parameter(
     widest *= max((numbers_per_byte(reduction.body) for reduction in segment.reductions), default=1)
     longest = max((prod(a.extent for a in loop) for loop in structure.loops), default=1)
     lanes = powers(1, min(next_power(longest), target.MAX_thread))
-    vectors = powers(1, 1 if structure.over_columns else widest)
+    vectors = tuple(n for n in powers(1, widest) if structure.over_columns % n == 0)
     pairs = [(n, v) for n in lanes for v in vectors if n * v <= next_power(longest)]
-    alone = structure.passes_rows or structure.over_columns or any(r.along for r in segment.reductions)
+    alone = structure.passes_rows or structure.over_columns == 1 or any(r.along for r in segment.reductions)
     if target.lockstep and not alone:
         others = {n for n in range(target.warp_size, target.MAX_thread + 1, target.warp_size) if n not in lanes}
         pairs += [(n, v) for n in sorted(others) for v in vectors if longest % (n * v) == 0]
@@ -80,12 +80,21 @@ def row_cache_parameter(prefix: str, coarse: bool) -> ScheduleParameter:
 
 
 def check_rows_kept(sizes: ScheduleSizes) -> Iterator[Finding]:
-    """The row cache holds whole trips over a longer row."""
+    """The row cache holds whole trips over a longer row.
+
+    Blocks that take rows in turn cache them whole, and take equally many.
+    """
     for part in (p for p in sizes.parts if p.structure.caches_rows):
         kept, chunk, trips = part.spread.row_cache, part.block_k[0], part.trips[0]
         whole = np.greater(trips, 1) & np.equal(kept % chunk, 0) & np.less_equal(kept, trips * chunk)
         text = "{} elements of rows are cached, not whole ones of {} trips of {}"
         yield np.less(kept, 0) | np.greater(kept, 0) & np.logical_not(whole), text, kept, trips, chunk
+        if part.structure.rings_rows:
+            rows = prod(axis.extent for axis in part.structure.dims[0])
+            even = np.equal(rows % (part.tiles * part.block[0]), 0)
+            cached = even & np.greater_equal(kept * part.spread.cluster, trips * chunk)
+            text = "blocks take {} of {} rows in turn, which they do not cache whole, or not evenly"
+            yield np.greater(part.tiles, 1) & np.logical_not(cached), text, part.tiles, rows
 
 
 def check_rows_whole(sizes: ScheduleSizes) -> Iterator[Finding]:

@@ -40,6 +40,7 @@ from ..geometry import (
     cached_reads,
     can_stream_rows,
     class_runs,
+    column_run,
     exchange_dims,
     index_axes,
     is_matrix_like,
@@ -47,7 +48,6 @@ from ..geometry import (
     is_scatter_only,
     multiplies_one_row,
     part_rows,
-    reduces_columns,
     scatter_tile_dim,
     shareable_loops,
     summed_axes,
@@ -149,7 +149,7 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
         rows = 0 if walks else part_rows(segment, group)
         if segment.column_sums and not rows:
             return _walked_sums(segment, loops, reduces) if walks else []
-        over = reduces_columns(segment, group.shared)
+        over = column_run(segment, group.shared)
         template = SegmentTemplate(
             dims,
             loops,
@@ -232,7 +232,7 @@ def _reduction_templates(
         dims, none = runs if matrix else _flat_dims(segment), tuple(() for _ in reduces)
         dims = separate if written or reads_shared else dims
         caches_rows = len(group.segments) == 1 and _may_cache_rows(group, segment, loops, target)
-        over = reduces_columns(segment, group.shared)
+        over = column_run(segment, group.shared)
         template = SegmentTemplate(
             dims, loops, reduces, none, reduction_threads=True, shared=written, over_columns=over
         )

@@ -10,6 +10,9 @@ a sector of memory. Other factors of a large contraction may be copied first, wi
 Halves that lie along the only axis of a side of the product keep the order of their dims, as instructions read them
 either side. Other factors are transposed, so that the reduced axis is innermost, and it is longer by these zeros. So
 are bytes that the last product of a chain in registers reads, where they lie along its columns.
+
+Types that no instruction multiplies are multiplied by lanes, which read vectors along either side. Factors along the
+reduced axis are transposed for them where each element is read often.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from ...ir import (
     HALF_BYTES,
     MMA_INSTRUCTIONS,
     WIDEST_BYTES,
+    Expr,
     FusedGroup,
     Guard,
     Output,
@@ -36,6 +40,7 @@ from ...ir import (
     expr_variables,
     factors,
     is_contraction,
+    reads,
     rebuild,
     stored_factor,
     variables,
@@ -45,14 +50,26 @@ from .split_reduction import free_tensor, group_part, may_be_divided
 
 #: Fewest multiply-adds of a contraction, and elements of its reduced axis, that copies may pay for.
 MIN_PRODUCTS, MIN_DEPTH = 1 << 26, 32
+#: Fewest multiply-adds of each element that is transposed for products by lanes, and in all.
+MIN_USES, MIN_LANE_PRODUCTS = 1024, 1 << 30
 #: Bytes of a sector of memory, and fewest sectors of rows that are padded to whole sectors.
 SECTOR_BYTES, MIN_SECTORS = 32, 32
 
 
 def may_be_aligned(group: FusedGroup, target: Target) -> bool:
-    """Return whether warpgroups multiply the type of a group's inputs."""
+    """Return whether warpgroups, or lanes alone, multiply a group's inputs."""
     held = {MMA_INSTRUCTIONS[name].held for name, _ in target.atoms if MMA_INSTRUCTIONS[name].reads_shared}
-    return bool(held) and any(group.tensors[t].dtype in held for t in group.inputs)
+    return target.lockstep and (
+        (bool(held) and any(group.tensors[t].dtype in held for t in group.inputs)) or multiplies_by_lanes(group)
+    )
+
+
+def multiplies_by_lanes(group: FusedGroup) -> bool:
+    """Return whether a group sums in a type that no instruction multiplies."""
+    sums = [reduction for segment in group.segments for reduction in segment.reductions]
+    read = [group.tensors[r.tensor].dtype for s in sums for r in reads(s.body) if r.tensor in group.inputs]
+    known = {name for instruction in MMA_INSTRUCTIONS.values() for name in instruction.formats}
+    return bool(read) and all(dtype.is_float and dtype.value not in known for dtype in read)
 
 
 def align_operands(group: FusedGroup) -> tuple[FusedGroup, ...]:
@@ -74,6 +91,8 @@ def align_operands(group: FusedGroup) -> tuple[FusedGroup, ...]:
     axis = max(common, key=lambda v: v.extent, default=None)
     if axis is None or axis.extent < MIN_DEPTH or reduction.math:
         return ()
+    if multiplies_by_lanes(group):
+        return _transpose_for_lanes(group, found, axis)
     unit = max(WIDEST_BYTES // group.tensors[f.tensor].dtype.size for f in found)
     kept = [_keeps_order(factor, other, axis, group) for factor, other in (found, found[::-1])]
     alone = all(v == axis or v.extent == 1 for v in reduction.reduce)  # lines of K blocks end with the axis
@@ -99,6 +118,26 @@ def align_operands(group: FusedGroup) -> tuple[FusedGroup, ...]:
     reduce = (*(v for v in reduction.reduce if v != axis), longer)
     product = evolve(segment, reductions=(evolve(reduction, reduce=reduce, body=call("mul", *parts)),))
     return (*copies, group_part(group, (product,), types, group.outputs))
+
+
+def _transpose_for_lanes(group: FusedGroup, found: Sequence[Read], axis: Var) -> tuple[FusedGroup, ...]:
+    """Return copies of the factors along the reduced axis, with that outermost, and the contraction of them."""
+    (segment,) = group.segments
+    (reduction,) = segment.reductions
+    products = prod(v.extent for v in (*segment.axes, *reduction.reduce))
+    types, copies, parts = dict[str, TensorType](), list[FusedGroup](), dict[Expr, Expr]()
+    for factor in found:
+        last = len(factor.indices) - 1
+        used = products >= MIN_USES * group.tensors[factor.tensor].size
+        if products < MIN_LANE_PRODUCTS or not used or not last or _position(factor, axis) != last:
+            continue
+        order, name = [last, *range(last)], free_tensor("aligned", group, types)
+        segment_of_copy, types[name] = _copy(factor, order, {}, name, group)
+        copies.append(group_part(group, (segment_of_copy,), types, (name,)))
+        parts[factor] = Read(name, tuple(factor.indices[n] for n in order), factor.guards, factor.fill)
+    body = rebuild(reduction.body, lambda node: parts.get(node, node))
+    product = evolve(segment, reductions=(evolve(reduction, body=body),))
+    return (*copies, group_part(group, (product,), types, group.outputs)) if copies else ()
 
 
 def _transpose_bytes(group: FusedGroup, chain: RegisterChain) -> tuple[FusedGroup, ...]:

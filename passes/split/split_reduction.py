@@ -14,7 +14,6 @@ of its own.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from math import prod
 
 from attrs import evolve
 
@@ -28,26 +27,16 @@ from ...ir import (
     Read,
     Reduction,
     Segment,
-    Target,
     TensorType,
     Var,
     as_index,
     expr_variables,
-    is_contraction,
     is_tiled,
     reads,
     substitute_expr,
-    variables,
 )
 from ..fusion import FusionError, apply_guards
 
-#: Results of a block tile, about, of a contraction and where neighbouring results read neighbouring elements (other
-#: reductions have a block for each result): with fewer tiles per SM, splitting may pay. Tiles of a contraction that
-#: reads each element least often are larger by `CONTRACTION_TILE_FACTOR`.
-RESULTS_PER_TILE, COLUMNS_PER_TILE, TILES_PER_SM, CONTRACTION_TILE_FACTOR = 2048, 128, 2, 4
-#: Fewest terms that a part keeps, and most parts: of one axis of a contraction, whose parts are tiles, and of another
-#: reduction, where 64 blocks are half of a large machine.
-MIN_TERMS, MAX_PARTS, MAX_ROWS = 16, 64, 512
 #: Of parts of two axes, one in so many elements of the inner one may be missing from its last part.
 MIN_ELEMENTS_PER_MISSING = 6
 
@@ -64,7 +53,7 @@ def split_reduction(group: FusedGroup, parts: int) -> tuple[FusedGroup, FusedGro
     if not may_be_divided(group):
         return None
     (segment,) = group.segments
-    cuts = _cuts(segment.reductions[0], parts)
+    cuts = cuts_of(segment.reductions[0], parts)
     if not cuts:
         return None
     inside: dict[Var, Var] = {}
@@ -120,10 +109,11 @@ def may_be_divided(group: FusedGroup) -> bool:
     return alone and not any(is_tiled(r, segment.axes, names) for r in segment.reductions)
 
 
-def _cuts(reduction: Reduction, parts: int) -> tuple[tuple[Var, int], ...]:
-    """Return the reduced axes to split and into how many parts, about `parts` in all. Preferred is an axis that divides
-    evenly, else the outermost one into its elements and the next one besides, where little is missing from its last
-    part, else an axis whose last part may be shorter. No part is empty.
+def cuts_of(reduction: Reduction, parts: int) -> tuple[tuple[Var, int], ...]:
+    """Return the reduced axes to split, with about `parts` parts.
+
+    Preferred is an axis that divides evenly, else the outermost one into its elements and the next one besides, where
+    little is missing from its last part, else an axis whose last part may be shorter. No part is empty.
     """
     axis, (first, *others) = split_axis(reduction, parts), reduction.reduce
     if axis is not None and axis.extent % parts == 0:
@@ -192,40 +182,3 @@ def group_part(
     kept = {n: types.get(n) or group.tensors[n] for n in names}
     fixed = tuple(t for t in group.fixed if t in inputs)
     return FusedGroup(segments, kept, inputs, outputs, shared, tables, fixed)
-
-
-# ---- which groups to split
-
-
-def candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
-    """Return the numbers of parts to compare, least first.
-
-    They give every other SM a tile, up to several for each. There are none where the group has tiles enough unsplit,
-    large ones if it is a contraction.
-    """
-    if not may_be_divided(group):
-        return ()
-    (segment,) = group.segments
-    reduction = segment.reductions[0]
-    contracts = is_contraction(reduction) and len(segment.reductions) == 1
-    tiles = -(-prod(a.extent for a in segment.axes) // _results_per_tile(reduction, contracts))
-    large = -(-tiles // CONTRACTION_TILE_FACTOR) if contracts else tiles
-    terms = prod(v.extent for v in reduction.reduce)
-    if not target.lockstep or large > TILES_PER_SM * target.NUM_SM:
-        return ()
-    longest = max(v.extent for v in reduction.reduce)
-    most = min(terms // MIN_TERMS, 4 * TILES_PER_SM * target.NUM_SM // large)
-    limit = min(MAX_PARTS if contracts else MAX_ROWS, most, longest)
-    first, *others = reduction.reduce
-    if others and first.extent <= MAX_PARTS:  # few images with many rows each
-        limit = max(limit, min(most if contracts else MAX_ROWS, most, first.extent * others[0].extent))
-    found = [1 << k for k in range(1, 16) if 1 << k <= limit and _cuts(reduction, 1 << k)]
-    return tuple(p for p in found if p == found[-1] or 2 * tiles * p >= target.NUM_SM)
-
-
-def _results_per_tile(reduction: Reduction, contracts: bool) -> int:
-    """Return about how many results a block computes: those that share loads or cache lines."""
-    if contracts:
-        return RESULTS_PER_TILE
-    innermost = {v for r in reads(reduction.body) if r.indices for v in variables(r.indices[-1])}
-    return COLUMNS_PER_TILE if innermost and not innermost & set(reduction.reduce) else 1

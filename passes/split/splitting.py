@@ -10,10 +10,11 @@ from attrs import evolve, field, frozen
 from ...ir import FusedGroup, Target, TensorType
 from ...ops.language import unused_name
 from ..fusion import Group, GroupEvaluator, Views, canonical_names, form_key
-from .align_operands import align_operands, may_be_aligned
+from .align_operands import align_operands, may_be_aligned, multiplies_by_lanes
+from .part_counts import candidates, filling_parts
 from .split_chain import chain_candidates, split_chain
 from .split_columns import column_candidates, split_columns
-from .split_reduction import candidates, split_reduction
+from .split_reduction import split_reduction
 
 
 @frozen
@@ -31,8 +32,10 @@ WHOLE = Division()
 
 #: Largest ratio of a group's modelled seconds, the best of a few points, to those of a search.
 MAX_SAMPLE_RATIO = 2.0
-#: Largest share of a group's searched seconds that its divisions may take by the cost model alone.
-MAX_SEARCHED_SHARE = 0.9
+#: Largest share of a group's searched seconds that its divisions may take by the cost model alone; that of parts which
+#: fill the last round, and of copies for lanes. 6304x768x3072 of f32 along both sums took 957 us whole, 720 us with a
+#: transposed factor, 0.98 by the model; 3072x768x6304 along both sides 747 us, 666 us in eight parts, 0.93.
+MAX_SEARCHED_SHARE, MAX_FILLING_SHARE, MAX_LANES_SHARE = 0.9, 0.95, 1.0
 #: How many times longer than the best by the model a group may take and still be worth a measurement: the model takes
 #: the best of a few points, which may be so much slower than a search's.
 MAX_CONTENDER_RATIO = 1.5
@@ -56,6 +59,7 @@ class Splitting:
     known: dict[Hashable, int] = field(factory=dict)
     halved: dict[tuple[Hashable, int], tuple[FusedGroup, ...]] = field(factory=dict)
     copied: dict[Hashable, tuple[FusedGroup, ...]] = field(factory=dict)
+    divisions: dict[Hashable, Division] = field(factory=dict)
 
     def cost(self, group: FusedGroup) -> float:
         """Return the seconds of a group, or of its faster parts."""
@@ -101,23 +105,28 @@ class Splitting:
         seconds, division = self.best(group)
         if seconds == inf:
             return WHOLE
-        aligned = self.aligned_kernels(group)
-        if self.searched is None or not aligned or all(map(self.timed, (group, *aligned))):
+        aligned, parts = self.aligned_kernels(group), self.halves(group) if filling_parts(group, self.target) else ()
+        if self.searched is None or not (aligned or parts) or all(map(self.timed, (group, *aligned, *parts))):
             return division
-        return self._searched_division(group, aligned, self.searched)
+        if (key := form_key(group)) not in self.divisions:
+            self.divisions[key] = self._searched_division(group, aligned, self.searched)
+        return self.divisions[key]
 
     def _searched_division(
         self, group: FusedGroup, aligned: tuple[FusedGroup, ...], searched: Callable[[Sequence[FusedGroup]], float]
     ) -> Division:
         """Return the division whose kernels take the least time by a search of the model."""
-        ways = {WHOLE: (group,), Division(aligned=True): aligned}
+        ways = {WHOLE: (group,), **({Division(aligned=True): aligned} if aligned else {})}
         if halves := self.halves(group):
             ways[Division(self.best_part_count(group))] = halves
         seconds = {division: _sum(forms, self.modelled) for division, forms in ways.items()}
         near = MAX_SAMPLE_RATIO * min(seconds.values())
         found = {division: searched(divide(group, division)) for division, each in seconds.items() if each <= near}
         best = min(found, key=lambda division: found[division], default=WHOLE)
-        return best if found.get(best, inf) < MAX_SEARCHED_SHARE * found.get(WHOLE, inf) else WHOLE
+        filling = best.parts > 1 and filling_parts(group, self.target)
+        lanes = best.aligned and multiplies_by_lanes(group)
+        share = MAX_LANES_SHARE if lanes else MAX_FILLING_SHARE if filling else MAX_SEARCHED_SHARE
+        return best if found.get(best, inf) < share * found.get(WHOLE, inf) else WHOLE
 
     def kernels(self, group: FusedGroup) -> tuple[FusedGroup, ...]:
         """Return the fastest kernels of a group: whole or divided."""

@@ -70,10 +70,12 @@ def tensors_looked_up(statement: Statement) -> set[str]:
 
 
 def fold_gathers(program: Program, tables: Mapping[str, Array]) -> Program:
-    """Return a program with lookups in known tables as indices.
+    """Return a program with lookups in known tables as indices."""
+    return evolve(program, statements=tuple(_fold_lookups(s, tables) for s in program.statements))
 
-    So are those in dims of one element. Its meaning stays the same.
-    """
+
+def _fold_lookups(statement: Statement, tables: Mapping[str, Array]) -> Statement:
+    """Return a statement with lookups in known tables, and those in dims of one element, as indices."""
 
     def lookup(primary: Primary, parts: tuple[Index, ...]) -> Index | None:
         if not isinstance(primary, Indirect) or primary.tensor not in tables:
@@ -84,8 +86,7 @@ def fold_gathers(program: Program, tables: Mapping[str, Array]) -> Program:
         single = isinstance(primary, Indirect) and primary.extent == 1
         return Index(0) if single else lookup(primary, parts)
 
-    statements = (_replace_lookups(s, lookup, read) for s in program.statements)
-    return evolve(program, statements=tuple(statements))
+    return _replace_lookups(statement, lookup, read)
 
 
 def bypass_copies(statement: Statement, copies: Copies) -> Statement:
@@ -160,24 +161,26 @@ def replace_known_tables(units: Sequence[Unit], constants: Mapping[str, Array]) 
 
 
 def replace_stepping_tables(units: Sequence[Unit], constants: Mapping[str, Array]) -> list[Unit]:
-    """Return units that compute evenly stepping integers, such as positions, from indices."""
+    """Return units that compute evenly stepping integers from indices."""
     return [_compute_steps(unit, constants) if unit.repeat is None else unit for unit in units]
 
 
 def _compute_steps(unit: Unit, constants: Mapping[str, Array]) -> Unit:
-    integers = {t for t in unit.reads if t in constants and constants[t].dtype.kind in "iu"}
-    if not integers or not all(_computes_elements(s) for s in unit.statements):
+    integers = {t: constants[t] for t in unit.reads if t in constants and constants[t].dtype.kind in "iu"}
+    if not integers:
         return unit
 
     def replace(node: Expr) -> Expr:
         if not isinstance(node, Read) or node.guards or node.tensor not in integers:
             return node
-        table = constants[node.tensor]
+        table = integers[node.tensor]
         lookup = Indirect(node.tensor, node.indices, int(table.max(initial=0)) + 1, wraps=False)
         index, dtype = _affine(lookup, node.indices, table), dtype_of_numpy(table.dtype)
         return node if index is None or dtype is None else IndexValue(index, dtype)
 
-    statements = tuple(evolve(s, body=rebuild(s.body, replace)) for s in unit.statements)
+    statements = tuple(_fold_lookups(s, integers) for s in unit.statements)
+    if all(map(_computes_elements, statements)):
+        statements = tuple(evolve(s, body=rebuild(s.body, replace)) for s in statements)
     left = {t for s in statements for t in s.tensors_read}
     return evolve(unit, statements=statements, reads=tuple(t for t in unit.reads if t in left or t not in integers))
 

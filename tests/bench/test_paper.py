@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import geometric_mean
@@ -30,6 +32,16 @@ def test_rows_of_a_table_are_stamped(document: str, table: PaperTable) -> None:
         assert [row["name"] for row in rows if row["name"] not in table.names()] == []
         assert all(row["sources"] for row in rows)
     assert not rows or "|" in table.text(rows)
+
+
+def test_parts_are_whole_or_explained() -> None:
+    for line in tomllib.loads((ROOT / "bench/paper/coverage.toml").read_text(encoding="utf-8"))["line"]:
+        assert line["state"] in ("whole", "explained"), line
+        assert line["state"] == "whole" or line["note"], line
+        if found := re.fullmatch(r"python -m cuts.bench paper (\S+) --table (\S+)", line["command"]):
+            find_table(*found.groups())
+        else:
+            assert line["command"].startswith(("cuts ", "python -m pytest tests/")), line
 
 
 def test_unknown_tables_are_named() -> None:

@@ -34,6 +34,18 @@ def _numbers(*shape: int) -> Any:
     return torch.randn(*shape, dtype=torch.complex64)
 
 
+def _extremes() -> Any:
+    """Return numbers whose squares overflow or become 0."""
+    return torch.tensor([3e25 + 4e25j, 3e-25 - 4e-25j, -1e20, 1e-30j, 2 - 1j])
+
+
+def _with_assigned(z: Any) -> Any:
+    wide = torch.zeros(5, 6, dtype=z.dtype)
+    wide[:4, 1:] = z[:, 1:]
+    wide[[1, 1], [0, 2]] = z[0, :2]
+    return wide.index_add(0, torch.tensor([2, 2, 0, 1]), z).roll(1, 1).tril()
+
+
 CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
     "product": (lambda z, x: (z * torch.complex(x, x + 1), x + 1), lambda: (_numbers(3, 4), torch.randn(3, 4))),
     "transposed": (lambda z: z.t() * 2, lambda: (_numbers(3, 4),)),
@@ -42,6 +54,8 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
     "conjugated input": (lambda z: z + 1, lambda: (_numbers(5).conj(),)),
     "view of an input": (lambda z: (z[1:], z * 2), lambda: (_numbers(3, 4),)),
     "spectrum": (lambda x: (torch.fft.rfft(x * 2), x + 1), lambda: (torch.randn(8, 16),)),
+    "sizes": (lambda z: (z.abs(), 1 / z, torch.sgn(z), torch.cat([z, 0 * z]).sgn()), lambda: (_extremes(),)),
+    "assigned": (lambda z: _with_assigned(z), lambda: (_numbers(4, 6),)),
     "double": (lambda z: z * z, lambda: (_numbers(3).to(torch.complex128),)),
 }
 
@@ -62,7 +76,7 @@ def test_complex_values_are_saved_for_the_backward_graph() -> None:
 
     def function(z: Any, x: Any) -> Any:
         w = z * torch.complex(x, x + 1)
-        return (w * w).abs().sum()
+        return (w * w * (1 + 2j)).abs().sum() + torch.fft.rfft(w.real * w.imag).abs().square().sum()
 
     gradients = []
     for called in (torch.compile(function, backend="cuts"), function):

@@ -277,3 +277,14 @@ def test_a_compiled_module_holds_no_arguments() -> None:
     kept = StorageWeakRef(given[0].untyped_storage())
     call(given.pop()).sum().backward()
     assert kept.expired()
+
+
+def test_copies_are_read_after_their_definition() -> None:
+    """The gradient of distances copies them, transposed, after it has read them."""
+    gradients = []
+    for function in (torch.cdist, torch.compile(torch.cdist, backend="cuts")):
+        torch.manual_seed(0)
+        points = torch.randn(3, 4, 5, requires_grad=True)
+        function(points, points + 1).sum().backward()
+        gradients.append(points.grad)
+    torch.testing.assert_close(*gradients)

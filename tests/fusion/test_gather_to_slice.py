@@ -17,6 +17,7 @@ from cuts.ir.compiled import CompileOptions
 from cuts.ir.statement import Program
 from cuts.ir.types import DType, TensorType
 from cuts.ops.reference import evaluate
+from cuts.passes.fusion.fold_units import drop_unused, fold_units
 from cuts.passes.fusion.programs import build_programs
 from cuts.passes.statements.gather_to_slice import fold_gathers, tensors_looked_up
 from cuts.tests.amounts import examples
@@ -90,6 +91,21 @@ def test_a_known_table_leaves_no_lookup() -> None:
     (unit,) = build_programs(known, REGISTRY).units
     assert not any(tensors_looked_up(s) for s in unit.statements)
     plan = build_graph(known, load_spec([]), find_target("opencl"), CompileOptions())
+    assert all(result.ok for result in plan.verify())
+
+
+@needs_opencl
+def test_moved_tables_leave_no_lookup() -> None:
+    """Places of points stand side by side: each coordinate steps evenly."""
+    places = TensorType(DType.I64, (4, 5, 1))
+    lines = [op("p", "concat", "i", "j", axis=2), op("y", "gather_nd", "x", "p")]
+    model = graph({"x": (9, 11), "i": places, "j": places}, *lines, out="y")
+    sides = (2 * np.arange(4)[:, None, None], np.arange(4)[:, None, None] + np.arange(5)[:, None] - 9)
+    known = {name: np.broadcast_to(side, (4, 5, 1)).astype(np.int64) for name, side in zip("ij", sides, strict=True)}
+    known_model = evolve(model, inputs=("x",), constants=known)
+    units = drop_unused(fold_units(build_programs(known_model, REGISTRY))).units
+    assert not any(tensors_looked_up(s) for u in units for s in u.statements)
+    plan = build_graph(known_model, load_spec([]), find_target("opencl"), CompileOptions())
     assert all(result.ok for result in plan.verify())
 
 

@@ -131,6 +131,12 @@ graph "g" {
     assert rewrite(FoldConstants(INSTANCES), before) == after
 
 
+def test_empty_constants_are_folded() -> None:
+    text = 'graph "g" {\n  input %x: f32[0]\n  const %a: f32[0] = []\n  %b: f32[0] = add(%a, %a) @b\n'
+    text += "  %y: f32[0] = mul(%x, %b) @y\n  output %y\n}\n"
+    assert "add" not in rewrite(FoldConstants(INSTANCES), text)
+
+
 def test_repeated_elements_are_not_stored() -> None:
     """A reader finds them by its index map."""
     head = 'graph "g" {\n  input %x: f32[64, 8]\n  const %a: f32[8] = [1, 2, 3, 4, 5, 6, 7, 8]\n'

@@ -21,7 +21,8 @@ from cuts.passes.fusion.programs import build_programs
 from cuts.passes.schedule.selection.choose import choose
 from cuts.passes.schedule.selection.enumerate import sample_batches, to_schedule
 from cuts.passes.schedule.space import make_space
-from cuts.passes.split.split_reduction import candidates, split_reduction
+from cuts.passes.split.part_counts import candidates
+from cuts.passes.split.split_reduction import split_reduction
 
 from ..needs import needs_opencl
 from .cases import arrays

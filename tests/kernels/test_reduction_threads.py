@@ -131,6 +131,21 @@ def test_columns_combine_between_any_lanes(target: str, op: str, dtype: DType) -
     assert len(seen) > 1
 
 
+@pytest.mark.parametrize("target", DEVICES)
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16, DType.I64, DType.F64], ids=str)
+def test_columns_of_neighbours(target: str, dtype: DType) -> None:
+    make = builder()
+    grouped = make.node("reshape", make.input(3, 70, 24, dtype=dtype), shape=(3, 70, 6, 4))
+    moved = make.node("sub", grouped, make.node("reduce_sum", grouped, axes=(1, 3), keepdims=True))
+    group, space_of = unite(make.programs(), moved), SPACES[target.split(":")[0]]
+    space, seen = make_space(group, space_of), set()
+    for structure in (s for s in space.templates if s.segments[-1].over_columns):
+        for point in legal_points(space, structure, 3, 12):
+            check(_device(target), space_of, group, point)
+            seen.add((point.segments[0].row_vector, point.segments[0].reduction_threads > 1))
+    assert {vector for vector, several in seen if several} >= {1, 2, 4}
+
+
 def test_neighbours_of_columns_read_neighbours() -> None:
     make = builder()
     value = make.node("reduce_sum", make.input(4096, 256), axes=(0,))

@@ -34,7 +34,8 @@ from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.programs import build_programs
 from cuts.passes.fusion.views import find_views
 from cuts.passes.schedule import Candidate
-from cuts.passes.split.split_reduction import candidates, split_reduction
+from cuts.passes.split.part_counts import candidates
+from cuts.passes.split.split_reduction import split_reduction
 from cuts.passes.split.splitting import WHOLE, Division, Splitting, split_groups
 from cuts.tests.amounts import examples
 from cuts.tests.operations import DIFFERENTIABLE, FLAT

@@ -13,6 +13,8 @@ from cuts.cli.layer_kernels import kernel_label, layer_graph
 from cuts.cli.main import main
 from cuts.ir.errors import UsageError
 from cuts.latency.dataset import known_profiles, load_profile, packaged_profiles
+from cuts.latency.operations import LayerOperation
+from cuts.latency.predictor import Predictor
 from cuts.latency.profiling import LayerTask, TracedKernel, profile_kernels
 from cuts.latency.profiling.tasks import convolution_flops, small_tasks
 from cuts.tests.latency.small_models import small_models
@@ -78,6 +80,8 @@ def test_a_recorded_profile_of_the_cpu_predicts(user_data: Path, capsys: pytest.
         arguments = ["predict", "conv2d", "N=1", "C=96", "H=14", "K=64..192:64", "R=3", "--target", "cpu", "--json"]
         assert main(arguments) == 0
     points = json.loads(capsys.readouterr().out)["curves"][0]["points"]
+    with pytest.raises(UsageError, match="operation 'relu' was not profiled on 'cpu'"):
+        Predictor(profile, "fp32", "cold").operations([LayerOperation("relu", (1, 8, 4, 4))])
     assert len(points) == 3
     assert all(0 < each["low"] < each["us"] < each["high"] for each in points)
 

@@ -126,6 +126,10 @@ PLACES: dict[str, tuple[list[str], dict[str, str], str]] = {
     "two": (["add(%x, %w)", "where(%mask, %w, %z)"], {"x": "n0", "z": "n1"}, "xz"),
     "exchanged: the second reads nothing that the first needs": (
         ["add(%x, %w)", "add(%z, %w)"], {"x": "n1", "z": "n0"}, "x"),
+    "several of one kernel": (["add(%x, %w)", "sub(%z, %n0)"], {"x": "n0", "z": "n1"}, "xz"),
+    "several of both": (["add(%x, %z)", "sub(%z, %n0)"], {"x": "n0", "z": "n1"}, "xz"),
+    "several, each of the other": (["add(%z, %w)", "sub(%x, %n0)"], {"x": "n0", "z": "n1"}, "z"),
+    "a selection beside another reader": (["where(%mask, %w, %x)", "mul(%x, %n0)"], {"x": "n0"}, "x"),
     "elements of others": (["transpose(%x) {perm = [1, 0]}", "add(%n0, %w)"], {"x": "n1"}, ""),
     "sums of rows": (["cumsum(%x) {axis = 1}", "add(%x, %n0)"], {"x": "n1"}, ""),
     "the old value beside the new one": (

@@ -38,13 +38,17 @@ CASES = {
     "channels innermost, odd": (convolution(DType.BF16, "", (2, 16, 7, 33), 2, last=True), 2),
     "aligned": (product(DType.F16, "", (1, 40, 56, 64), (False, False)), 0),
     "another math mode": (product(DType.F32, "tf32", (1, 41, 51, 61), (False, False)), 0),
+    "by lanes, along the sums": (product(DType.F32, "", (1, 41, 51, 61), (False, True)), 2),
+    "by lanes, along columns": (product(DType.F32, "", (1, 41, 51, 61), (True, False)), 0),
     "few products": (product(DType.F16, "", (1, 9, 11, 61), (False, False)), 0),
 }
 
 
 @pytest.fixture(autouse=True)
 def _few_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cuts.passes.split.align_operands.MIN_PRODUCTS", 1 << 14)
+    for name in ("MIN_PRODUCTS", "MIN_LANE_PRODUCTS"):
+        monkeypatch.setattr(f"cuts.passes.split.align_operands.{name}", 1 << 14)
+    monkeypatch.setattr("cuts.passes.split.align_operands.MIN_USES", 1)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -58,7 +62,8 @@ def test_copies_and_their_contraction_are_the_contraction(name: str) -> None:
     known = {t: generator.integers(-4, 5, group.tensors[t].shape).astype(np.float64) for t in group.inputs}
     expected = interpret(group, known)["y"]
     for form in forms:
-        assert all(form.tensors[t].shape[-1] % 8 == 0 for t in form.outputs if t != "y")
+        copies = [form.tensors[t] for t in form.outputs if t != "y"]
+        assert all(copy.shape[-1] * copy.dtype.size % 16 == 0 for copy in copies)
         known |= interpret(form, {t: known[t] for t in form.inputs})
     assert (known["y"] == expected).all()
 

@@ -25,6 +25,11 @@ aten = torch.ops.aten
 _ORDER = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
 
 
+#: Fewest samples whose gates are one product in training; the compiler chooses where no gradients are wanted. With 64
+#: samples and 1,000 cells a step took 43 us as four sums, their gradient 50 us, and the product in cuBLAS 20 us.
+MIN_TRAINED_ROWS = 16
+
+
 class ForeignLayerError(GraphError):
     """Raised for a recurrent layer outside the vocabulary."""
 
@@ -69,10 +74,10 @@ class Recurrent:
         return (value, *(held[0] if layers == 1 else torch.cat(held, 0) for held in last))
 
     def _layer(self, x: Any, w: Any, r: Any, b: Any, states: Sequence[Any], bidirectional: bool) -> tuple[Any, ...]:
-        direction = "bidirectional" if bidirectional else "forward"
-        made: tuple[Any, ...] = layer_operator(self.op)(
-            x, w, r, b, None, *states, direction=direction, **self.attributes
-        )
+        direction, attributes = "bidirectional" if bidirectional else "forward", dict(self.attributes)
+        if self.op != "rnn" and torch.is_grad_enabled() and r.requires_grad and states[0].shape[1] >= MIN_TRAINED_ROWS:
+            attributes["together"] = True
+        made: tuple[Any, ...] = layer_operator(self.op)(x, w, r, b, None, *states, direction=direction, **attributes)
         return made
 
     def like(

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 _PREFIX = "_foreach_"
-#: Operations of elements by another name.
-_NAMES = {"norm": "linalg_vector_norm"}
+#: Operations of elements by other names.
+_NAMES = {"norm": ("linalg_vector_norm",), "maximum": ("maximum", "clamp_min"), "minimum": ("minimum", "clamp_max")}
 
 
 @cache
@@ -30,9 +30,9 @@ def _decompositions() -> Iterator[tuple[Any, Callable[..., list[Any]]]]:
     names = (name.removeprefix("aten::").split(".")[0] for name in torch._C._dispatch_get_all_op_names())
     for name in dict.fromkeys(each for each in names if each.startswith(_PREFIX) and not each.endswith("_")):
         packet, plain = getattr(torch.ops.aten, name), name.removeprefix(_PREFIX)
-        single = getattr(torch.ops.aten, _NAMES.get(plain, plain), None)
+        single = [each for n in _NAMES.get(plain, (plain,)) for each in _overloads(getattr(torch.ops.aten, n, None))]
         for operation in (getattr(packet, overload) for overload in packet.overloads()):
-            found = next(filter(None, (_elementwise(operation, each) for each in _overloads(single))), None)
+            found = next(filter(None, (_elementwise(operation, each) for each in single)), None)
             if found is not None:
                 yield operation, found
 

@@ -14,9 +14,11 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensorMode
 
 from ..decompositions import decompose_layers, trace_eager_views, training_decompositions
+from ..partial import RepeatableModule
 from .attention import whole_attention
 from .call_traces import trace_calls
 from .joint_graph import partition_joint_graph
+from .parameters import parameter_inputs
 from .updates import with_updates
 
 
@@ -35,14 +37,21 @@ def apply_autograd(
         if traced is not None:
             function = with_updates(compile_part)(traced, arguments)
             return lambda *given: function(list(given))
+        again = RepeatableModule(module, parameter_inputs(module, arguments)) if trained else None
+
+        def partition(joint: Any, examples: Any, **options: Any) -> tuple[Any, Any]:
+            if again is not None:
+                again.joint = joint.graph
+            return partition_joint_graph(joint, examples, **options)
+
         backend = aot_autograd(
             fw_compiler=with_updates(compile_part),
-            partition_fn=partition_joint_graph,
+            partition_fn=partition,
             decompositions=training_decompositions(trained),
             keep_inference_input_mutations=not trained,  # PyTorch checks that a backward graph reads no updated input
         )
         compiled: Callable[..., Any] = backend(module, arguments)
-        return compiled
+        return compiled if again is None else again.wrap(compiled)
 
 
 class LazyGraph:

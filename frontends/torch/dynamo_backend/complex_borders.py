@@ -79,7 +79,7 @@ def with_real_borders(graph: torch.fx.Graph, constants: Collection[int] = ()) ->
     if not (inputs or found):
         return RealGraph(graph)
     views = {n: view for n, node in found.items() for view in _input_views(node, inputs)}
-    made = torch.fx.Graph()
+    made = torch.fx.Graph(graph.owning_module)
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in graph.nodes:
         if node.op == "output":

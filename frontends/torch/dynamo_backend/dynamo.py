@@ -39,7 +39,7 @@ from .complex_borders import RealGraph, with_real_borders
 from .dynamic import compile_by_shape, is_dynamic, replace_numbers
 from .frozen import FrozenFunction, check_frozen
 from .module_fingerprint import module_fingerprint
-from .parameters import frozen_inputs, is_direct, module_numbers, parameter_inputs
+from .parameters import do_overlap, frozen_inputs, is_direct, lift_attributes, module_numbers, parameter_inputs
 from .updates import updating
 
 
@@ -87,6 +87,12 @@ def dynamo_backend(
             cache.keep(words, made)
         return function
 
+    lifted, attributes = lift_attributes(module)
+    if do_overlap(attributes):
+        warnings.warn("parameters or state share memory: their update runs in PyTorch", UncompiledWarning, stacklevel=3)
+        return module.forward
+    module = lifted
+    examples = [*attributes, *examples]
     if any(map(is_dynamic, examples)):
         bucketed: dict[tuple[float, ...], BucketedModule] = {}
 
@@ -98,8 +104,11 @@ def dynamo_backend(
             compile_captured = lambda captured: function_of_tensors(captured, device, compile_graph, held)  # noqa: E731
             return bucketed[key].find(arguments, compile_captured)
 
-        return compile_by_shape(module, compile_static, max_shapes, find_bucket if buckets and not freeze else None)
-    return compile_static(module, examples)
+        by_bucket = find_bucket if buckets and not freeze else None
+        function = compile_by_shape(module, compile_static, max_shapes, by_bucket)
+    else:
+        function = compile_static(module, examples)
+    return partial(function, *attributes) if attributes else function
 
 
 def _compile_module(

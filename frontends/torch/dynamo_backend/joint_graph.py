@@ -98,7 +98,7 @@ def read_saved_copies(graph: torch.fx.Graph) -> None:
         same = [source]
         for node in same:
             same += [user for user in node.users if user.target is aten.alias.default]
-        readers = [(node, user) for node in same for user in node.users if user in backward]
+        readers = [(node, user) for node in same for user in node.users if user in backward and copy < user]
         if readers:
             order = [moved.args[1].index(dim) for dim in range(len(moved.args[1]))]
             with graph.inserting_after(copy):

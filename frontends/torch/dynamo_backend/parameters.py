@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -23,6 +24,8 @@ PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 TRACED_BY_CALL = "cuts_traced_by_call"
 
 
+#: Key by which Dynamo marks inputs that keep their address.
+_STATIC = "_dynamo_static_input_type"
 #: Input names in autograd's graphs: numbered from 1 where there is a backward graph, else from 0.
 _FROM_ONE, _FROM_ZERO = re.compile(r"primals_(\d+)"), re.compile(r"arg(\d+)_1")
 
@@ -37,8 +40,46 @@ def parameter_inputs(module: Any, examples: Sequence[Any]) -> frozenset[int]:
     )
 
 
+def lift_attributes(module: Any) -> tuple[Any, list[torch.Tensor]]:
+    """Return a captured module whose own tensors are its first inputs, and these.
+
+    Dynamo so captures an optimiser's parameters and state.
+    """
+    parts = dict(module.named_parameters(remove_duplicate=False)), dict(module.named_buffers(remove_duplicate=False))
+    own: dict[str, torch.Tensor] = {**parts[0], **parts[1]}
+    held = [node for node in module.graph.find_nodes(op="get_attr") if node.target in own]
+    if not held:
+        return module, []
+    graph, copies, places = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node](), dict[str, torch.fx.Node]()
+    for node in held:
+        if node.target not in places:
+            places[node.target] = place = graph.placeholder(node.name)
+            place.meta = {**node.meta, "tensor_dict": {_STATIC: "attribute"}}
+            place._dynamo_source = module._param_name_to_source[node.target]
+        copies[node] = places[node.target]
+    for node in (n for n in module.graph.nodes if n not in copies):
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+        if node.op == "placeholder":
+            copies[node]._dynamo_source = node._dynamo_source
+    made: Any = torch.fx.GraphModule(module, graph)
+    made.meta, made._param_name_to_source = module.meta, {}
+    return made, [own[name] for name in places]
+
+
+def do_overlap(tensors: Sequence[torch.Tensor]) -> bool:
+    """Return whether tensors may share memory, which tracing does not see of attributes."""
+    spans = sorted((t.data_ptr(), t.data_ptr() + _span(t)) for t in tensors if t.layout is torch.strided and t.numel())
+    return any(end > start for (_, end), (start, _) in pairwise(spans))
+
+
+def _span(tensor: torch.Tensor) -> int:
+    """Return the bytes from a tensor's first element to its last."""
+    last = sum(stride * (extent - 1) for stride, extent in zip(tensor.stride(), tensor.shape, strict=True))
+    return (last + 1) * tensor.element_size()
+
+
 def _is_parameter(node: torch.fx.Node, value: Any) -> bool:
-    marked = (node.meta.get("tensor_dict") or {}).get("_dynamo_static_input_type")
+    marked = (node.meta.get("tensor_dict") or {}).get(_STATIC)
     return isinstance(value, torch.nn.Parameter) or (isinstance(value, torch.Tensor) and marked is not None)
 
 

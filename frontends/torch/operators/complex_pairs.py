@@ -94,21 +94,25 @@ def product(op: str) -> Convert:
 multiply = product("mul")
 
 
-def _square(ctx: ImportContext, x: Complex) -> Any:
-    return ctx.emit("add", ctx.emit("mul", x.real, x.real), ctx.emit("mul", x.imaginary, x.imaginary))
-
-
 def _absolute(ctx: ImportContext, x: Complex) -> Any:
-    return ctx.emit("sqrt", _square(ctx, x))
+    return ctx.emit("hypot", x.real, x.imaginary)
 
 
-def _conjugate(ctx: ImportContext, x: Complex) -> Any:
-    return Complex(x.real, ctx.emit("neg", x.imaginary))
+def _conjugate(ctx: ImportContext, x: Any) -> Any:
+    return x.conjugate() if isinstance(x, complex) else Complex(x.real, ctx.emit("neg", x.imaginary))
 
 
 def _reciprocal(ctx: ImportContext, x: Complex) -> Any:
-    size = _square(ctx, x)
-    return Complex(ctx.emit("div", x.real, size), ctx.emit("neg", ctx.emit("div", x.imaginary, size)))
+    """Divide by the size twice: its square may overflow, or become 0."""
+    size = _absolute(ctx, x)
+    return _conjugate(ctx, _divide(ctx, _divide(ctx, x, size), size))
+
+
+def _sign(ctx: ImportContext, x: Complex) -> Any:
+    """Convert the number of size 1 at the same angle; that of 0 is 0."""
+    size = _absolute(ctx, x)
+    zero, one = (ctx.constant(number, dtype=ctx.type(size).dtype) for number in (0, 1))
+    return _divide(ctx, x, ctx.emit("where", ctx.emit("equal", size, zero), one, size))
 
 
 def _divide(ctx: ImportContext, a: Any, b: Any) -> Any:
@@ -227,7 +231,7 @@ TABLE: dict[str, Convert] = {
 OF_COMPLEX: dict[str, Convert] = {
     "aten.add": _sum("add"), "aten.sub": _sum("sub"), "aten.mul": multiply, "aten.div": _divide,
     "aten.reciprocal": _reciprocal,
-    "aten.abs": _absolute, "aten.pow": _power, "aten.prod": _product_along,
+    "aten.abs": _absolute, "aten.sgn": _sign, "aten.pow": _power, "aten.prod": _product_along,
     "aten.cumprod": _cumulative_product, "aten.tanh_backward": _hyperbolic_gradient,
     "aten.eq": _compare("equal", "logical_and"), "aten.ne": _compare("not_equal", "logical_or"),
     "aten.view_as_real": as_real,
@@ -245,6 +249,7 @@ OF_COMPLEX: dict[str, Convert] = {
     "aten.angle": lambda ctx, x: _angle(ctx, x),
     "aten.scalar_tensor": lambda ctx, value, **more: _full(ctx, (), value, **more),
     "aten.full": lambda *given, **more: _full(*given, **more),
+    "aten.new_empty_strided": lambda ctx, x, shape, strides, dtype=None, **_: _new(ctx, x, shape, dtype),
     "aten.real": lambda ctx, x: x.real, "aten.imag": lambda ctx, x: x.imaginary,
     "aten.conj": _conjugate, "aten._conj": _conjugate, "aten._conj_physical": _conjugate,
     "aten.conj_physical": _conjugate, "aten.mm": product("matmul"), "aten.bmm": product("matmul"),
@@ -257,8 +262,8 @@ _TO_PARTS = (
     "view", "reshape", "_unsafe_view", "permute", "transpose", "t", "unsqueeze", "squeeze", "expand", "slice", "select",
     "cat", "stack", "split_with_sizes", "split", "unbind", "index", "index_select", "gather", "flip", "repeat", "clone",
     "alias", "detach", "contiguous", "lift_fresh_copy", "sum", "mean", "neg", "cumsum", "unfold", "copy",
-    "slice_scatter", "select_scatter", "as_strided", "diagonal",
-    "resolve_conj", "resolve_neg",
+    "slice_scatter", "select_scatter", "index_put", "scatter", "scatter_add", "index_add", "as_strided", "diagonal",
+    "triu", "tril", "roll", "zeros_like", "resolve_conj", "resolve_neg",
 )  # fmt: skip
 
 
@@ -314,6 +319,12 @@ def _full(
     number, kind = complex(value), COMPLEX[dtype].numpy
     parts = (np.broadcast_to(np.asarray(n, kind), tuple(shape)) for n in (number.real, number.imag))
     return Complex(*(ctx.constant(part) for part in parts))
+
+
+def _new(ctx: ImportContext, x: Complex, shape: Sequence[int], dtype: torch.dtype | None) -> Any:
+    """Return a tensor without defined elements."""
+    kind = dtype or _TYPES[ctx.type(x.real).dtype]
+    return _full(ctx, shape, 0, kind) if kind in COMPLEX else MOVEMENT["aten.empty"](ctx, shape, dtype=kind)
 
 
 def conversion(name: str, own: Mapping[str, Convert], table: Mapping[str, Convert]) -> Convert | None:

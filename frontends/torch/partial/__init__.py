@@ -1,6 +1,7 @@
 """Partial compilation: graphs of PyTorch cut around calls that cannot be imported."""
 
 from .cut_graph import CompiledStages, compile_stages
+from .double_backward import RepeatableModule
 from .random_inputs import with_drawn_inputs
 from .staged_function import StagedFunction
 from .staged_program import (

@@ -42,6 +42,7 @@ from ....ir import (
 )
 from ...geometry import (
     axis_places,
+    column_run,
     exchange_extents,
     extents_of,
     holds_rows,
@@ -51,7 +52,6 @@ from ...geometry import (
     outermost_dim,
     owned_dims,
     place_together,
-    reduces_columns,
     row_place,
     tensors_in_place,
 )
@@ -281,7 +281,7 @@ def _frame(
     lane = Var(f"{prefix}l", schedule.reduction_threads)
     rest = as_index(layout.thread)
     if schedule.reduction_threads > 1:
-        fast, slowest = lane.extent, schedule.atomic is not None or reduces_columns(segment, layout.group.shared)
+        fast, slowest = lane.extent, schedule.atomic is not None or column_run(segment, layout.group.shared)
         fast = schedule.threads // fast if slowest else fast
         layout.defines.append(Define(lane, rest // fast if slowest else rest % fast))
         rest = rest % fast if slowest else rest // fast

@@ -195,15 +195,14 @@ def _distinct_lanes(target: Target, used: frozenset[object], geometry: Geometry)
 
 
 def warp_lines(
-    read: Read, shape: Sequence[int], unit: int, place: EvaluationSite, geometry: Geometry, target: Target
+    read: Read, shape: Sequence[int], unit: int, place: EvaluationSite, geometry: Geometry, lanes: int, weight: float
 ) -> Count:
     """Return the memory lines of `unit` elements per warp access.
 
     Neighbours of a thread's vector count as one run. At data-dependent addresses, an access moves one line for each
-    lane, and lines weigh more.
+    lane, and lines have a weight.
     """
     loops = tuple(dict.fromkeys((*geometry.structure.loops, *place.rows)))
-    lanes = target.warp_size
     row = variables(read.indices[-1]) if read.indices else frozenset()
     dims = zip(geometry.structure.dims, geometry.vector, strict=True)
     vector = [v if geometry.structure.mma or dim[-1] in row else 1 for dim, v in dims]
@@ -217,7 +216,7 @@ def warp_lines(
         return found
     single = (1,) * len(geometry.vector)
     cover = geometry.once(("lanes", lanes, loops), lambda: _warp_cover(geometry, lanes, loops, single, 1))
-    return np.maximum(found, target.bounds.scattered_line * random_groups(read, shape, cover, unit))
+    return np.maximum(found, weight * random_groups(read, shape, cover, unit))
 
 
 def _warp_cover(

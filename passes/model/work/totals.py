@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -21,19 +22,22 @@ from ....ir import (
     indirects,
     is_exchange,
     owned_axes,
+    reads,
     variables,
 )
 from ...geometry import (
     Count,
     Geometry,
+    address_of,
     cached_reads,
     ceil_div,
+    elements,
     is_scattered,
     least,
     places_of,
     product,
     random_groups,
-    runs_of,
+    segments_of,
     shareable_loops,
     traffic_dim,
 )
@@ -43,6 +47,7 @@ from ..memory_access import (
     EvaluationSite,
     access_vector,
     decoding_cost,
+    evaluation_site,
     has_division,
     packed_vector,
     row_conflicts,
@@ -56,8 +61,12 @@ from ..roofline import node_cost, nodes
 from ..row_registers import resident_row
 from ..scatter_cost import BIN_INSTRUCTIONS, scatter_cost
 
+#: Counts of instructions in memory, which tiles share.
+CODE = ("body", "functions")
 #: Measured cycles of shared memory for each counted one, of rows that a cluster's blocks cache.
 CACHED_ROW_CYCLES = 1.8
+#: Instructions of a quotient and a remainder by a known number.
+QUOTIENT_INSTRUCTIONS = 5.0
 
 
 class Totals:
@@ -115,7 +124,7 @@ class Totals:
     def share_rows(self, segment: Segment, geometry: Geometry, before: Mapping[str, Count]) -> None:
         """Divide the counts from `before` on among a cluster's blocks.
 
-        The first one has the most trips.
+        The first one has the most trips. Blocks may take several rows in turn.
         """
         cluster, several = geometry.spread.cluster, np.greater(geometry.spread.cluster, 1)
         kept = ("body", "barriers", "shuffles")
@@ -124,6 +133,30 @@ class Totals:
         cached = np.where(np.greater(geometry.spread.row_cache, 0), CACHED_ROW_CYCLES, 1.0)
         self.sums["wavefronts"] = before["wavefronts"] + self.since("wavefronts", before) * cached
         self.add("exchanged", np.where(several, 1.0 * shareable_loops(segment).count(False), 0.0))
+        turns = geometry.tiles * 1.0
+        self.sums = {n: v if n in CODE else before[n] + (v - before[n]) * turns for n, v in self.sums.items()}
+
+    def add_quotients(self, segment: Segment, geometry: Geometry) -> None:
+        """Count the divisions that find the axes of flattened dims.
+
+        So are those of loops that lanes share. A thread divides once for each of its runs; it knows the terms of a loop
+        that it unrolls.
+        """
+        if geometry.structure.mma:
+            return
+        own = {r.name for r in segment.reductions}
+        found = [r for e in segment.expressions for r in reads(e) if r.tensor not in own]
+        shared = np.greater(geometry.reduction_threads, 1)
+        terms = [
+            np.where(shared, ceil_div(prod(a.extent for a in loop), geometry.reduction_threads), 0)
+            for loop in geometry.structure.loops
+        ]
+        runs = evaluation_site(geometry, []).groups
+        for dim, times in zip((*geometry.structure.dims, *geometry.structure.loops), (*runs, *terms), strict=True):
+            breaks = sum(
+                any(_breaks(r, self.group.tensors[r.tensor].steps, *pair) for r in found) for pair in pairwise(dim)
+            )
+            self.add("quotients", QUOTIENT_INSTRUCTIONS * breaks * times * geometry.threads)
 
     def apply_mask(self, masked: MaskSavings) -> None:
         """Apply the savings of mask-block skipping."""
@@ -228,6 +261,7 @@ class Totals:
         self.block_traffic(read, place, lattices, left)
         self.add("decoding", times * decoding_cost(read, geometry) / vector * place.threads)
         self.touch(read, times, vector, place, geometry)
+        self.touch_sectors(read, times / vector, place, geometry)
 
     def add_conversions(self, elements: Count, dtype: DType) -> None:
         """Count the conversions of elements of half types."""
@@ -253,18 +287,31 @@ class Totals:
             return
         kind, warps = self.group.tensors[read.tensor], geometry.warps(self.target.warp_size)
         unit = max(1, int(self.target.shared_bandwidth) // kind.dtype.size)
-        self.add("lines", elements / vector * warps * warp_lines(read, kind.steps, unit, place, geometry, self.target))
+        weight = self.target.bounds.scattered_line
+        lines = warp_lines(read, kind.steps, unit, place, geometry, self.target.warp_size, weight)
+        self.add("lines", elements / vector * warps * lines)
         if geometry.structure.mma:
             sector = max(1, self.target.sector_bytes // kind.dtype.size)
             left = unmoved_elements(read, kind.steps, sector, geometry, self.target)
             self.add("partial", elements / vector * left * warps * kind.dtype.size)
 
+    def touch_sectors(self, read: Read, loads: Count, place: EvaluationSite, geometry: Geometry) -> None:
+        """Count the bytes of sectors that loads of warps touch."""
+        if not self.target.lockstep or geometry.structure.mma:
+            return
+        kind, size = self.group.tensors[read.tensor], float(self.target.sector_bytes)
+        unit = max(1, self.target.sector_bytes // kind.dtype.size)
+        warp = warp_lines(read, kind.steps, unit, place, geometry, self.target.warp_size, 1.0)
+        groups = random_groups if is_scattered(read) else segments_of
+        self.add("touched", loads * geometry.warps(self.target.warp_size) * warp * size)
+        self.add("window", groups(read, kind.steps, place.block, unit) * size * self.repeat)
+
     def add_partial_stores(
-        self, write: Read, elements: Count, vector: Count, place: EvaluationSite, geometry: Geometry
+        self, write: Read, stored: Count, vector: Count, place: EvaluationSite, geometry: Geometry
     ) -> None:
         """Count the bytes of touched sectors that stores leave.
 
-        A thread stores `elements` elements with its warp. L2 takes each such sector as a whole. Neighbours are stored
+        A thread stores `stored` elements with its warp. L2 takes each such sector as a whole. Neighbours are stored
         near each other where data name their places, too: those of one thread are not stored at once.
         """
         if not self.target.lockstep or geometry.structure.mma:
@@ -277,9 +324,12 @@ class Totals:
             near = product(geometry.vector) * (geometry.row_vector if place.rows else 1)
             touched = ceil_div(lanes * near, unit)
         else:
-            touched = warp_lines(write, kind.steps, unit, place, geometry, self.target)
+            touched = warp_lines(write, kind.steps, unit, place, geometry, self.target.warp_size, 1.0)
         left = least(touched, lanes * ceil_div(vector, unit)) * unit - lanes * vector
-        times = elements / vector * geometry.warps(self.target.warp_size)
+        pairs = segments_of(write, kind.steps, place.whole, 2 * unit) * (2.0 * unit)
+        split = np.where(is_scattered(write), 0.0, pairs - elements(write, kind.steps, place.whole))
+        self.add("split", np.maximum(0.0, split) * kind.dtype.size)
+        times = stored / vector * geometry.warps(self.target.warp_size)
         self.add("partial_stores", np.maximum(0.0, left) * times * kind.dtype.size)
 
     def block_traffic(self, read: Read, place: EvaluationSite, lattices: int = 1, left: Count = 1.0) -> Count:
@@ -290,10 +340,11 @@ class Totals:
         """
         kind = self.group.tensors[read.tensor]
         size = kind.dtype.size
-        runs, run = runs_of(read, kind.steps, place.whole)
-        self.add("transactions", runs * ceil_div(run, self.target.TRANS_global) * float(lattices) * left)
+        transactions = segments_of(read, kind.steps, place.whole, self.target.TRANS_global)
+        self.add("transactions", transactions * float(lattices) * left)
         unit = max(1, self.target.sector_bytes // size)
-        moved = runs * ceil_div(run, unit) * float(lattices * min(self.target.sector_bytes, unit * size))
+        sectors = segments_of(read, kind.steps, place.whole, unit)
+        moved = sectors * float(lattices * min(self.target.sector_bytes, unit * size))
         moved = moved * self._share_past_l1(read)
         before = self.traffic.get(read, 0)  # a block may get repeated reads from L1
         self.traffic[read] = np.maximum(before, moved)
@@ -322,6 +373,14 @@ class Totals:
         owned = owned_axes(self.group.segments, self.group.shared)
         axes = {s.axes[n] for s, places in zip(self.group.segments, owned, strict=True) for n in places}
         return 1.0 if axes & places_of(read.indices) else least(1.0, self.target.NUM_SM / self.blocks)
+
+
+def _breaks(read: Read, shape: Sequence[int], outer: Var, inner: Var) -> bool:
+    """Return whether a read's address divides two neighbouring axes of a flattened dim."""
+    if not places_of(read.indices) & {outer, inner}:
+        return False
+    steps: dict[object, int] = dict(address_of(read.indices, tuple(shape)).terms)
+    return steps.get(outer, 0) != steps.get(inner, 0) * inner.extent or not steps.keys() & {outer, inner}
 
 
 def _distinct_share(indices: Sequence[Index], axes: Sequence[Var]) -> float:

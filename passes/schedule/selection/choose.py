@@ -90,7 +90,8 @@ def first_points(
 
     Raises `PassError` where no point is legal.
     """
-    points = _search(_Key(structural_key(group), group), target, pruning, count)
+    searched = RANKED_POINTS if count == 1 else count  # the best point is the same
+    points = _search(_Key(structural_key(group), group), target, pruning, searched)[:count]
     if not points:
         raise PassError(f"no schedule of the group that writes {', '.join(group.outputs)} fits target '{target.name}'")
     return points
