@@ -59,7 +59,10 @@ def schedule_row(row: MemberRow, over: Callable[[], bool] = lambda: False) -> li
 
 
 def schedule_products(forms: Sequence[FusedGroup], target: Target) -> list[Candidate]:
-    """Return products of one row with one schedule, that of the largest for its share of the machine; empty without."""
+    """Return products of one row with one schedule, or nothing.
+
+    It is the best of the largest product for its share of the machine that is legal for all.
+    """
     sizes = [sum(form.tensors[name].nbytes for name in form.inputs) for form in forms]
     largest = forms[sizes.index(max(sizes))]
     for candidate in choose(largest, _part_of(target, sum(sizes) / max(sizes)), count=VARIED_CANDIDATES):

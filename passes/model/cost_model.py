@@ -38,8 +38,8 @@ MAX_LOADS_IN_FLIGHT, STREAMING_REGISTERS, RUNNING_REGISTERS = 20.0, 16.0, 20.0
 #: Lines that a warp's load of 16 bytes per thread fills, and the exponent of the time of more of them: products of
 #: 128,256 columns with 64 bytes of eight rows took 1.6 times as long.
 FILLED_LINES, SCATTERED_ROWS_POWER = 4.0, 0.35
-#: Clocks from a sum to the next one that it enters.
-SUM_CLOCKS = 4.0
+#: Clocks from a sum to the next one that it enters, and operations of a thread on a row that other blocks hide.
+SUM_CLOCKS, HIDDEN_SUMS = 4.0, 1024.0
 #: Share of the needed registers that a compiler takes without staging: it loads late.
 UNSTAGED_REGISTER_SHARE = 0.9
 #: Loads of a thread that are in flight together; bytes of one that is not narrow; results of a thread without loops.
@@ -160,8 +160,9 @@ def _exposed_seconds(
     waiting = staged_rounds * latency**2 / (latency + costs.ahead * ahead * busy * part / staged_rounds)
     waiting = waiting + _unstaged_seconds(busy * (1.0 - part), waves * np.maximum(MIN_ROUNDS, looped), target)
     waiting = waiting + _lone_block_clocks(features, waves, resident, target) / target.clock
-    loads = costs.streamed * features.row_direct / MAX_LOADS_IN_FLIGHT
-    waiting = waiting + waves * (loads * target.dram_latency + features.row_flops * SUM_CLOCKS / target.clock)
+    loads = costs.streamed * np.maximum(0.0, features.row_direct / MAX_LOADS_IN_FLIGHT - 1.0)
+    sums = np.maximum(0.0, features.row_flops - HIDDEN_SUMS) * SUM_CLOCKS
+    waiting = waiting + waves * (loads * target.dram_latency + sums / target.clock)
     asked = costs.epilogue * waves * features.asked * target.dram_latency / resident
     return waiting + asked + costs.first * waves * target.dram_latency / resident
 
