@@ -109,7 +109,7 @@ BUGS = (
     Bug("reduction", "the least position that attains a value is looked up in float order",
         "passes.statements.inline:split_argument_reduction",
         'combine="min")', 'combine="max")'),
-    Bug("reduction", "a factor leaves a maximum as it leaves a sum", "passes.fusion.normalise:_hoist",
+    Bug("reduction", "a factor leaves a maximum as it leaves a sum", "passes.statements.hoisted_factors:hoist_factors",
         'if statement.combine != "sum" or len(parts) == 1', "if len(parts) == 1"),
     Bug("window", "a window misses its last element", "passes.lowering.threads.windows:_merge",
         "extent = stride * (output.extent - 1) + tap.extent",
