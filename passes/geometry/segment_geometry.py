@@ -283,8 +283,9 @@ _NUMBERS: Mapping[type, Mapping[str, type]] = {
 
 
 def _cached_elements(parts: SegmentTemplate, eighths: Count, chunk: Count, trips: Count) -> Count:
-    """Return the elements of the row cache for a number of eighths, all of which are the whole row; -1 where fewer are
-    no whole trips, or as many elements.
+    """Return the elements of the row cache for a number of eighths.
+
+    Eight are the whole row. It is -1 where fewer are no whole trips, or hold it whole.
     """
     kept, whole = eighths * (next_power(prod(a.extent for a in parts.loops[0])) // ROW_CACHE_UNITS), trips * chunk
     idle = np.not_equal(kept % chunk, 0) | np.greater_equal(kept, whole)

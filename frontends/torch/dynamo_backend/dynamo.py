@@ -23,7 +23,7 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from ....ir import CutsError
-from ..calls import updated_inputs
+from ..calls import inline_regions, updated_inputs
 from ..captured_graph import CapturedGraph, GraphSignature, UncompiledWarning
 from ..decompositions import ForeignLayerError, compile_layers, decompose_layers
 from ..devices import check_devices, device_of
@@ -88,6 +88,7 @@ def dynamo_backend(
             cache.keep(words, made)
         return function
 
+    module = inline_regions(module)
     if again is not None and not any(map(is_dynamic, examples)):
         save_precompiled(module, parameter_inputs(module, examples), again)
     lifted, attributes = lift_attributes(module)
