@@ -9,7 +9,7 @@ predecessor's blocks have left, and only the code after the wait follows its end
 launch of their successors (`griddepcontrol.launch_dependents`): its blocks would be placed unevenly beside running
 ones, which makes ResNet-50 in f16 at batch 1 on an H200 slower by 30 percent. A token of a decoder of 1B takes 1.08 to
 1.16 times as long with such a trigger first, one of 8B in int4 0.95 times; a persistent kernel for a layer, with
-barriers of the grid, takes 1.05 to 1.2 times as long. ptxas moves loads of unchanging data across the wait, both ways:
+barriers of the grid, takes 1.03 to 1.23 times as long. ptxas moves loads of unchanging data across the wait, both ways:
 other code before it needs plain loads of data that earlier launches write.
 """
 
