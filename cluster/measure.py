@@ -50,6 +50,8 @@ def measure_machine(runner: Runner) -> tuple[Machine, StorageRate, StorageRate |
     """
     machine, model, way = runner.plan.machine, runner.model, runner.way
     kinds = KINDS if model.vocabulary else KINDS[:1]
+    if runner.level < 2:  # those of a step before, whose memory the timed layers need
+        runner.free_weights(None)
     times = [time_layer(runner, kind) for kind in kinds]
     reads, writes = time_storage(runner)
     measured = []
@@ -124,8 +126,7 @@ def _seconds(run: Callable[[], None], repeats: int = 3) -> float:
 def time_layer(runner: Runner, kind: str) -> tuple[float, float]:
     """Return the seconds of a layer's forward and backward kernels.
 
-    They are 0 for a kind that this stage does not have, else for a micro-batch, on random numbers or on zeros as
-    tokens.
+    They are 0 for a kind that this stage lacks, else for a micro-batch, on random numbers or zeros as tokens.
     """
     layer = next((layer for layer, found in runner.kinds.items() if found == kind), None)
     if layer is None:

@@ -100,6 +100,7 @@ def cuts_backend(
         wishes.buckets,
         shares.resume if opened else shares.restart,
         wishes.memory,
+        partial(cuts_backend, options=options and dict(options), mode=mode),
     )
 
 

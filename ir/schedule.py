@@ -37,7 +37,7 @@ class TileDim:
     (j // vector) * (block // thread * vector) + t * vector + j % vector`. `block` is a multiple of `thread`, `thread` a
     multiple of `vector`; all of Table 4's `X_block`, `X_thread` are such pairs. Rows of a warpgroup's products without
     vectors lie in the order of the instruction (`passes.geometry.row_place`). A block computes `tiles` tiles, one after
-    another; more than one only in privatised scatters, beside column sums, and of rows that clusters cache whole.
+    another; more than one only for a privatised scatter.
     """
 
     axes: tuple[Var, ...]

@@ -13,6 +13,7 @@ from .costs import (
     Member,
     MemberRow,
     ModelQuery,
+    PointsRequest,
     Questions,
     Roofline,
     ScheduleRequest,
@@ -21,6 +22,7 @@ from .costs import (
     evaluate_costs,
     partition_subgraph,
     schedule_row,
+    search_points,
 )
 from .decisions import Decisions, ForeignDecisionsError
 from .fingerprints import node_fingerprints

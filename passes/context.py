@@ -20,7 +20,17 @@ from ..ir import (
 )
 from ..ops import Registry
 from ..ops.language import Instances
-from .costs import AnalyticCost, AnalyticModel, AsyncCost, BudgetedCost, CostModel, Executor, LocalExecutor, Roofline
+from .costs import (
+    AnalyticCost,
+    AnalyticModel,
+    AsyncCost,
+    BudgetedCost,
+    CostModel,
+    Executor,
+    LocalExecutor,
+    Roofline,
+    search_ahead,
+)
 from .decisions import Decisions
 from .fusion import Group, GroupBuilder, GroupEvaluator, Meaning, NormalForms, Partitioner, Policy, Views
 from .results import Layouts
@@ -126,7 +136,9 @@ class CompileContext:
         made = Partitioner(
             layouts.builder, costs, over=over, least=self.min_seconds, fixed_groups=fixed, unwanted=unwanted
         )
-        return made if ahead is None else evolve(made, announce=ahead.prefetch, known=ahead.is_measured)
+        if ahead is not None:
+            return evolve(made, announce=ahead.prefetch, known=ahead.is_measured)
+        return evolve(made, announce=lambda g: search_ahead(g, self.evaluator, self.modelled, self.executor.submit))
 
     @property
     def model_costs(self) -> Splitting:

@@ -20,7 +20,6 @@ from ...ir import (
     Kernel,
     LaneExchange,
     LaneProduct,
-    LaneReduce,
     Loop,
     MbarrierArrive,
     MbarrierInit,
@@ -47,7 +46,7 @@ from .bulk_copies import print_bulk, print_producer
 from .ctext import number_text
 from .dialect import EXCHANGED_RESULTS, Dialect, held_rows_words, operand_words
 from .index_ctext import PointerName, index_text
-from .lanes import begin_cluster, join_cluster
+from .lanes import begin_cluster
 from .phase import print_phase
 from .scope import KernelNames, Writer
 
@@ -261,9 +260,6 @@ def _declare_held(kernel: Kernel, names: KernelNames, out: Writer) -> None:
 def _item(item: Item, names: KernelNames, out: Writer) -> None:
     if isinstance(item, Loop):
         meets = has_synchronisation(item.body)
-        roots = (root for phase in phases(item.body) for root in phase.roots)
-        if names.dialect.cluster and any(isinstance(r, LaneReduce) and r.blocks > 1 for r in roots):
-            join_cluster(names, out)
         with out.loop(item.var, item.unroll, meets, item.until, item.at_least_once):
             for inner in item.body:
                 _item(inner, names, out)

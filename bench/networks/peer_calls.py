@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from time import perf_counter
 from typing import Any
@@ -64,13 +64,19 @@ def error_of(found: Any, wanted: Any) -> float:
 TURNS, MAX_TURNS = 20, 400
 
 
+def import_jax() -> tuple[Any, Any]:
+    """Return JAX, set to strict fp32, and torchax's module of exports."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # PyTorch's contenders need memory, too
+    jax, export = import_module("jax"), import_module("torchax.export")
+    jax.config.update("jax_default_matmul_precision", "highest")  # by default f32 is multiplied as TF32
+    return jax, export
+
+
 class Compiled:
     """Program compiled by XLA as a loop; `result` is the first."""
 
     def __init__(self, program: Any, inputs: tuple[Any, ...]) -> None:
-        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # PyTorch's contenders need memory, too
-        jax, export = import_module("jax"), import_module("torchax.export")
-        jax.config.update("jax_default_matmul_precision", "highest")  # by default f32 is multiplied as TF32
+        jax, export = import_jax()
         self.jax = jax
         state, function = export.exported_program_to_jax(program)
         self.state = jax.device_put(state)
@@ -96,12 +102,17 @@ class Compiled:
 
     def time_loop(self) -> Timing:
         """Return the time of an iteration of a repeated call."""
+        return time_turns(self.jax, self.loop)
 
-        def seconds(count: int) -> float:
-            start = perf_counter()
-            self.jax.block_until_ready(self.loop(count))
-            return perf_counter() - start
 
-        seconds(1)
-        count = min(MAX_TURNS, max(TURNS, int(TURNS * 1e-3 / max(seconds(1), 1e-6))))
-        return Timing(tuple(seconds(count) / count for _ in range(ROUNDS)))
+def time_turns(jax: Any, loop: Callable[[int], object]) -> Timing:
+    """Return the time of a turn of a loop of XLA."""
+
+    def seconds(count: int) -> float:
+        start = perf_counter()
+        jax.block_until_ready(loop(count))
+        return perf_counter() - start
+
+    seconds(1)
+    count = min(MAX_TURNS, max(TURNS, int(TURNS * 1e-3 / max(seconds(1), 1e-6))))
+    return Timing(tuple(seconds(count) / count for _ in range(ROUNDS)))

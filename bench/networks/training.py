@@ -28,7 +28,7 @@ from cuts.ir.machine import PrecisionName
 from cuts.search import Settings, summary_values, tuning_session
 
 from .models import Made
-from .peer_calls import autocast
+from .peer_calls import autocast, first, import_jax, time_turns
 
 #: Steps until losses are compared.
 STEPS = 3
@@ -110,6 +110,65 @@ def train(torch: Any, made: Made, way: str, budget: float, precision: PrecisionN
     timed = time_calls(torch, capture_graph(torch, [step]))
     row: dict[str, Any] = {"ms": timed.median * 1e3, "spread": timed.spread, "error": abs(found - wanted) / abs(wanted)}
     return row | {"seconds": seconds} | ({"budget_s": budget} if way == "cuts door" else {})
+
+
+# ---- a step by XLA
+
+
+def steps_by_xla(torch: Any, made: Made) -> tuple[Any, Callable[[int], Any]]:
+    """Return JAX, and a call of some steps from the first weights.
+
+    It returns the last loss. Gradients are JAX's; no statistics of norms are kept.
+    """
+    modules = import_module(f"{__package__}.modules")
+    network = modules.ScoredRows(without_dropout(torch, deepcopy(made[0]).to("cpu"))).train()
+    program = torch.export.export(network, made[1])
+    jax, export = import_jax()
+    values, function = export.exported_program_to_jax(program)
+    count, numpy = len(program.graph_signature.parameters), jax.numpy
+    values, rest, given = values[:count], values[count:], jax.device_put(tuple(x.numpy() for x in made[1]))
+    target = jax.device_put(drawn_target(torch, jax.eval_shape(function, [*values, *rest], given)[0].shape).numpy())
+
+    def loss(values: Any, given: Any, target: Any) -> Any:
+        scores = first(function([*values, *rest], given))
+        if scores.shape[-1] == 1:
+            return -numpy.mean(target * numpy.log(scores) + (1 - target) * numpy.log1p(-scores))
+        picked = numpy.take_along_axis(scores, target[:, None], 1)[:, 0]
+        return numpy.mean(jax.nn.logsumexp(scores, -1) - picked)
+
+    def steps(count: Any, values: Any, given: Any, target: Any) -> Any:
+        def step(_: Any, carried: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+            values, moments, _ = carried
+            found, slopes = jax.value_and_grad(loss)(values, given, target)
+            moments = [MOMENTUM * moment + slope for moment, slope in zip(moments, slopes, strict=True)]
+            return [v - RATE * moment for v, moment in zip(values, moments, strict=True)], moments, found
+
+        begin = (values, [numpy.zeros_like(value) for value in values], numpy.float32(0))
+        return jax.lax.fori_loop(0, count, step, begin)[2]
+
+    compiled = jax.jit(steps)
+    return jax, lambda count: compiled(count, values, given, target)
+
+
+def drawn_target(torch: Any, shape: tuple[int, ...]) -> Any:
+    """Return random targets of scores of a shape, as `loss_of` draws them."""
+    torch.manual_seed(1)
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # which draws other numbers
+    if shape[-1] == 1:
+        return torch.randint(2, shape, device=device).to(torch.float32).cpu()
+    return torch.randint(shape[-1], shape[:1], device=device).cpu()
+
+
+def train_by_xla(torch: Any, made: Made) -> dict[str, Any]:
+    """Time a step of XLA; its loss is compared with PyTorch's."""
+    wanted = reference_losses(torch, made)[-1]  # before torchax is there, which PyTorch's autograd does not know
+    torch.cuda.empty_cache()
+    start = perf_counter()
+    jax, run = steps_by_xla(torch, made)
+    found, seconds = float(run(STEPS)), perf_counter() - start
+    timed = time_turns(jax, run)
+    row = {"ms": timed.median * 1e3, "spread": timed.spread, "error": abs(found - wanted) / abs(wanted)}
+    return row | {"seconds": seconds}
 
 
 # ---- a step as one graph

@@ -88,13 +88,13 @@ class Traffic(Process):
         """
         generation = number % 2 if self.plan.training else 0
         if self.generation != generation:
-            self._free_weights(None)
+            self.free_weights(None)
             self.generation = generation
         if layer not in self.begun:
             if layer in self.weights and (self.level >= 2 or layer == before):
                 return
             if self.level < 2:
-                self._free_weights(before)
+                self.free_weights(before)
             for each in self.names if self.level >= 2 else [layer]:
                 self.weights[each] = self.weight_slots.take(self.resident_bytes(each, 2))
                 self.begun[each] = 0
@@ -115,7 +115,7 @@ class Traffic(Process):
             self.arriving.setdefault(layer, []).append(self.mover.fetch(path, made.start + begin, end - begin, place))
         self.begun[layer] = max(begin, end)
 
-    def _free_weights(self, before: int | None) -> None:
+    def free_weights(self, before: int | None) -> None:
         """Free the memory of all layers' weights but those of one."""
         for old in [each for each in self.weights if each != before]:
             self.weight_slots.give(self.weights.pop(old))

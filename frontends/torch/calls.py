@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
@@ -32,6 +33,31 @@ def nodes_in(argument: Any) -> Iterator[torch.fx.Node]:
             yield from nodes_in(part)
     elif isinstance(argument, dict):
         yield from nodes_in(list(argument.values()))
+
+
+def inline_regions(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Inline the regions of `nested_compile_region` in a captured module.
+
+    Dynamo traces equal regions once. A region with tensors of its own stays a call.
+    """
+    region = torch.ops.higher_order.invoke_subgraph
+    calls = module.graph.find_nodes(op="call_function", target=region)
+    bodies = {call: inline_regions(getattr(module, call.args[0].target)) for call in calls}
+    if not calls or any(body.graph.find_nodes(op="get_attr") for body in bodies.values()):
+        return module
+    graph, known, names = torch.fx.Graph(), dict[torch.fx.Node, Any](), {call.args[0] for call in calls}
+    for node in (node for node in module.graph.nodes if node not in names):
+        if node in bodies:
+            body = bodies[node].graph
+            given = zip(body.find_nodes(op="placeholder"), node.args[2:], strict=True)
+            known[node] = graph.graph_copy(body, {place: map_nodes(value, known) for place, value in given})
+        elif node.target is operator.getitem and node.args[0] in bodies:
+            known[node] = known[node.args[0]][node.args[1]]
+        else:
+            known[node] = graph.node_copy(node, known.__getitem__)
+    inlined = torch.fx.GraphModule(module, graph)
+    inlined.__dict__.update({name: module.__dict__[name] for name in ("_backend_id",) if name in module.__dict__})
+    return inlined
 
 
 def tensor_of(node: torch.fx.Node) -> torch.Tensor | None:

@@ -241,8 +241,7 @@ class LaneReduce:
     With `along` (`ir.segment.SCAN_MODES`), they hold elements of a row, the last number of `shape`, `vector` at a time;
     each becomes the combination of those before or after it, or (`ir.segment.SORT_ORDERS`) the place of one of `extent`
     elements of `keys`, from the first of `ranks` on. Else they get parts of `extent` values, or one gets the `whole`.
-    A cluster's `blocks` write to `place` of `PEERS`, or in every second `turn` to the one after it. Terms `shifted` by
-    a thread's maximum become so by that of all.
+    A cluster's `blocks` write to `place` of `PEERS`. Terms `shifted` by a thread's maximum become so by that of all.
     """
 
     name: str
@@ -260,7 +259,6 @@ class LaneReduce:
     stride: int = 1
     whole: bool = False
     shifted: str = ""
-    turn: Var | None = None
 
 
 Root: TypeAlias = Union[

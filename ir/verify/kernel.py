@@ -134,7 +134,7 @@ def _global_element(node: DfgNode) -> tuple[str, Index] | None:
 
 
 def check_replaced_elements_read_first(kernel: Kernel) -> Iterator[VerifyError]:
-    """A thread loads an element of global memory before it stores to it.
+    """A thread loads an element of global memory before its store.
 
     The load is an operand of that store, or of an earlier one.
     """

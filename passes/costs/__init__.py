@@ -1,7 +1,7 @@
 """Costs of groups and launches: cost models, and processes that evaluate them."""
 
-from .analytic_cost import AnalyticCost
-from .async_cost import AsyncCost, CostRequest, CostResult, evaluate_costs
+from .analytic_cost import AnalyticCost, search_points
+from .async_cost import AsyncCost, CostRequest, CostResult, PointsRequest, evaluate_costs, search_ahead
 from .candidate_subgraphs import CandidateSubgraph, SubgraphKernels, needed_operations, partition_subgraph
 from .cost_model import AnalyticModel, CostModel, KernelsQuery, MeasuredTimes, Questions
 from .evaluators import BudgetedCost, Roofline

@@ -12,15 +12,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from attrs import evolve, field, frozen
 
-from ...ir import (
-    FusedGroup,
-    PassError,
-    Segment,
-    Target,
-    expr_variables,
-    has_dependent_sizes,
-    operands,
-)
+from ...ir import FusedGroup, PassError, Segment, Target, expr_variables, has_dependent_sizes, operands
+from ..fusion import form_key
 from ..geometry import ScheduleParameter, ScheduleTemplate, SegmentTemplate, multiplies_one_row
 from ..model import estimate_time, features_of, lower_bound
 from ..schedule import (
@@ -81,6 +74,7 @@ class AnalyticCost:
     target: Target
     sample: int = 512
     leaders: dict[tuple[Any, ...], tuple[Leader, ...]] = field(factory=dict, eq=False, repr=False)
+    points: dict[Hashable, tuple[Point, ...]] = field(factory=dict, eq=False, repr=False)
 
     def cost(self, group: FusedGroup) -> float:
         """Return the modelled time with its launch; infinity without a legal sample."""
@@ -91,6 +85,11 @@ class AnalyticCost:
             return best
         best, self.leaders[key] = (self._search if dependent else self._sample)(group, combinations)
         return best
+
+    def search_key(self, group: FusedGroup) -> Hashable:
+        """Return the key of a group that is searched, else None."""
+        key = _similarity(group, self._combinations(group)) if self._is_searched(group) else None
+        return None if key in self.leaders else key
 
     def search(self, forms: Sequence[FusedGroup]) -> float:
         """Return the modelled time of a sequence of kernels, each searched.
@@ -162,7 +161,7 @@ class AnalyticCost:
     def _search(self, group: FusedGroup, combinations: Sequence[_Combination]) -> tuple[float, tuple[Leader, ...]]:
         """Return the estimate of the candidate that is chosen without a device, and the best of its template."""
         try:
-            points = first_points(group, self.target, count=SEARCHED_POINTS)
+            points = self.points.get(form_key(group)) or search_points(group, self.target)
         except PassError:
             return inf, ()
         templates, found = make_space(group, self.target).templates, list[Leader]()
@@ -186,6 +185,11 @@ class AnalyticCost:
         found.sort(key=lambda pair: pair[0])
         leaders = tuple(leader for _, leader in found[:MAX_LEADING_STRUCTURES])
         return found[0][0] if found else inf, leaders
+
+
+def search_points(group: FusedGroup, target: Target) -> tuple[Point, ...]:
+    """Return the best points of a group that leads others."""
+    return first_points(group, target, count=SEARCHED_POINTS)
 
 
 def _similarity(group: FusedGroup, combinations: Sequence[_Combination]) -> tuple[Any, ...]:

@@ -15,6 +15,7 @@ from attrs import define, field, frozen
 
 from ...ir import FusedGroup, Target
 from ..fusion import form_key
+from ..schedule import Point
 from ..split import Splitting
 from .analytic_cost import AnalyticCost, Leader, iteration_spaces
 from .evaluators import BudgetedCost
@@ -48,6 +49,16 @@ class CostRequest(ModelQuery[CostResult]):
     leaders: Mapping[tuple[Any, ...], tuple[Leader, ...]]
 
 
+@frozen
+class PointsRequest(ModelQuery[tuple[Point, ...]]):
+    """Question for the best points of a group that leads others."""
+
+    form: FusedGroup
+    target: Target
+
+
+#: Searches groups elsewhere, and returns a function that waits for the results.
+SearchService: TypeAlias = Callable[[Sequence[PointsRequest]], Callable[[], Sequence[tuple[Point, ...] | None]]]
 #: Starts to evaluate costs elsewhere, and returns a function that waits for the results: None where time is missing.
 CostService: TypeAlias = Callable[[Sequence[CostRequest]], Callable[[], Sequence[CostResult | None]]]
 
@@ -61,6 +72,20 @@ def evaluate_costs(request: CostRequest) -> CostResult:
         splitting.best(group)
     fresh = {key: found for key, found in modelled.leaders.items() if key not in request.leaders}
     return CostResult(tuple(noted.found.values()), tuple(map(splitting.best_part_count, request.groups)), fresh)
+
+
+def search_ahead(groups: Sequence[FusedGroup], splitting: Splitting, limited: BudgetedCost, run: SearchService) -> None:
+    """Search groups and their split-K parts in several processes.
+
+    The partition asks for their costs next. These stay as they are: a search depends on its group only.
+    """
+    modelled, wanted = limited.evaluator, dict[Hashable, FusedGroup]()
+    distinct = {form_key(group): group for group in groups}
+    for form in (form for group in distinct.values() for form in (group, *splitting.possible_parts(group))):
+        if not limited.is_measured(form) and (key := modelled.search_key(form)) is not None:
+            wanted.setdefault(key, form)
+    found = run([PointsRequest(form, modelled.target) for form in wanted.values()])()
+    modelled.points.update({form_key(f): p for f, p in zip(wanted.values(), found, strict=True) if p is not None})
 
 
 @frozen

@@ -88,17 +88,7 @@ class SegmentTemplate:
     @property
     def tiled_dim(self) -> int:
         """Position of the dim with several tiles of a block, or -1."""
-        return 0 if self.takes_rows else self.scatter_dim
-
-    @property
-    def takes_rows(self) -> bool:
-        """True where a block takes rows one after another."""
-        return bool(self.part_rows) or self.rings_rows
-
-    @property
-    def rings_rows(self) -> bool:
-        """True where these may be rows that a cluster caches."""
-        return self.clusters and self.caches_rows and len(self.dims) == 1
+        return 0 if self.part_rows else self.scatter_dim
 
     @property
     def passes_rows(self) -> bool:

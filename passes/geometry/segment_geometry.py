@@ -283,12 +283,13 @@ _NUMBERS: Mapping[type, Mapping[str, type]] = {
 
 
 def _cached_elements(parts: SegmentTemplate, eighths: Count, chunk: Count, trips: Count) -> Count:
-    """Return the elements of the row cache for a number of eighths; -1 where these are no whole trips, or fewer are the
-    whole row.
+    """Return the elements of the row cache for a number of eighths.
+
+    Eight are the whole row. It is -1 where fewer are no whole trips, or hold it whole.
     """
-    eighth = next_power(prod(a.extent for a in parts.loops[0])) // ROW_CACHE_UNITS
-    idle = np.not_equal(eighths * eighth % chunk, 0) | np.greater((eighths - 1) * eighth, (trips - 1) * chunk)
-    return np.where(idle, -1, least(eighths * eighth, trips * chunk))
+    kept, whole = eighths * (next_power(prod(a.extent for a in parts.loops[0])) // ROW_CACHE_UNITS), trips * chunk
+    idle = np.not_equal(kept % chunk, 0) | np.greater_equal(kept, whole)
+    return np.where(np.equal(eighths, ROW_CACHE_UNITS), whole, np.where(idle, -1, kept))
 
 
 def _warp_map(parts: SegmentTemplate, along: Count | None, warp_size: int) -> tuple[Count, ...]:

@@ -100,6 +100,7 @@ def _substitute_all(inner: tuple[Index, ...], dims: tuple[Var, ...], indices: tu
     return tuple(substitute(i, values) for i in inner)
 
 
+@lru_cache(maxsize=1 << 12)
 def dims_of(type_: TensorType) -> tuple[Var, ...]:
     """Return variables for the dims of a tensor."""
     return tuple(Var(f"d{n}", extent) for n, extent in enumerate(type_.shape))

@@ -29,7 +29,7 @@ from .layout import BlockLayout, Frame, lay_out
 from .outputs import emit_output, hold_outputs
 from .privatised_scatter import BINS, bins_buffer, emit_privatised_scatter
 from .reductions import cached_reduction, looped_reduction, resident_reductions
-from .row_cache import block_trips, cached_trips, emit_row_ring, takes_rows
+from .row_cache import block_trips, cached_trips
 from .segment_state import SegmentState
 from .streaming import (
     emit_column_sums,
@@ -150,8 +150,6 @@ def _lower_segment(state: SegmentState) -> None:
         walk_rows(state)
     elif state.frame.segment.column_sums:
         emit_column_sums(state, _lower_rows)
-    elif takes_rows(state.frame.schedule):
-        emit_row_ring(state, _lower_rows)
     else:
         _lower_rows(state)
 

@@ -69,8 +69,7 @@ def emit_output(state: SegmentState, output: Output, name: str) -> None:
         state.shares[local] = share
         return
     state.flush(f"before_{name}")
-    last = output is [o for o in frame.segment.outputs if o.extra][-1]
-    for part in row_parts(state, (output.body,), dim, local, f"{frame.prefix}{name}", last):
+    for part in row_parts(state, (output.body,), dim, local, f"{frame.prefix}{name}"):
         binding = state.bind((dim,), (local,), (part.start,))
         stores = (_store(state, output, binding, (), part.staged),)
         state.items += part.items(state.phase("exit", name, stores, unrolled, state.shares | {local: share}))

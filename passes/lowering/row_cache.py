@@ -10,26 +10,19 @@ over the trips in shared memory, and one over the remaining trips:
 
 The cache has the element type of its tensor. The first statement waits trip by trip, while the copies of later trips
 are in flight.
-
-A block may take several rows one after another, in a ring: each trip of the last statement ends with the copies of the
-next row's elements to the places that it has read. Threads read the elements that they copy, so they do not wait for
-one another; memory is read while results are stored.
-
-    copy row 0;   for each row:  max, sum over kept[r];  for each trip:  y[n, r] = f(kept[r]);  copy row n + 1
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from ...ir import (
     Barrier,
     Commit,
     Expr,
-    Guard,
     Index,
     Item,
     Load,
@@ -50,7 +43,6 @@ from ...ir import (
 )
 from ..geometry import cached_reads, column_run
 from .index_values import value_of
-from .layout import Frame
 from .segment_state import SegmentState, row_share
 
 
@@ -73,7 +65,7 @@ class RowPart:
     """Consecutive trips over a row.
 
     `step` numbers them, `start` is the row's element that a trip begins with, `staged` are the reads that shared memory
-    serves. `before` comes before the trips, `inside` begins each, `after` ends it.
+    serves. `before` comes before the trips, `inside` begins each.
     """
 
     step: Var
@@ -81,55 +73,23 @@ class RowPart:
     staged: dict[Expr, Value]
     before: tuple[Item, ...] = ()
     inside: tuple[Item, ...] = ()
-    after: tuple[Item, ...] = ()
 
     def items(self, phase: Phase) -> Iterator[Item]:
         """Yield the part's items, one phase per trip."""
-        body = (*self.inside, phase, *self.after)
+        body = (*self.inside, phase)
         yield from self.before
         yield from (Loop(self.step, body),) if self.step.extent > 1 else body
 
 
-def takes_rows(schedule: SegmentSchedule) -> bool:
-    """Return whether a block takes several cached rows one after another."""
-    return schedule.cluster > 1 and any(dim.tiles > 1 for dim in schedule.dims)
-
-
-def emit_row_ring(state: SegmentState, lower_row: Callable[[SegmentState], None]) -> None:
-    """Emit a loop over a block's rows.
-
-    The copies of the first one precede it.
-    """
-    frame, items, state.items = state.frame, state.items, []
-    (dim,) = frame.schedule.dims
-    state.turn = Var(f"{frame.prefix}turn", dim.tiles)
-    state.frame = at_tile(frame, as_index(state.turn))
-    lower_row(state)
-    state.items = [*items, *state.early, Loop(state.turn, tuple(state.items))]
-    state.frame = frame
-
-
-def at_tile(frame: Frame, tile: Index) -> Frame:
-    """Return a frame that begins at a later tile of the block."""
-    (dim,) = frame.schedule.dims
-    return evolve(frame, starts=(frame.starts[0] + tile * dim.block,))
-
-
-def row_parts(
-    state: SegmentState, bodies: Sequence[Expr], dim: ReduceDim, local: Var, name: str, last: bool = False
-) -> list[RowPart]:
+def row_parts(state: SegmentState, bodies: Sequence[Expr], dim: ReduceDim, local: Var, name: str) -> list[RowPart]:
     """Return the trips of a statement over a row.
 
     `local` numbers the elements of a trip. First come the trips of the row cache, with their copies unless an earlier
-    statement made them, then the others. In a ring, the trips of the `last` statement copy the next row.
+    statement made them, then the others.
     """
     kept, trips = cached_trips(state.frame.schedule, dim), block_trips(state.frame.schedule, dim)
     first = state.frame.rank * trips
     parts = [_kept_part(state, bodies, dim, local, Var(f"{name}kept", kept), first)] if kept else []
-    if last and state.turn is not None:
-        (part,) = parts
-        copies = [_copy(state, read, dim, local, as_index(part.step), first, Index(1)) for read in state.row_caches]
-        parts = [evolve(part, before=(*part.before, Barrier()), after=(*copies, Commit()))]
     if trips > kept:
         step = Var(f"{name}it", trips - kept)
         parts.append(RowPart(step, (first + step + kept) * dim.block_k, {}))
@@ -153,14 +113,10 @@ def _kept_part(
     if not copies:
         return RowPart(step, start, staged)
     filling = Var(f"{step.name}copy", step.extent)
-    back = Index() if state.turn is None else Index() - state.turn
-    phases = [_copy(state, read, dim, local, as_index(filling), first, back) for read in copies]
+    phases = [_copy(state, read, dim, local, as_index(filling), first) for read in copies]
     asynchronous = any(phase.asynchronous for phase in phases)
     body = (*phases, *((Commit(),) if asynchronous else ()))
     before: tuple[Item, ...] = (Loop(filling, body),) if filling.extent > 1 else body
-    if state.turn is not None:
-        state.early += before
-        before = ()
     # An empty group in each trip keeps the number of groups in flight the same from the first trip to the last.
     return RowPart(step, start, staged, before, (*((Commit(), Wait(step.extent)) if asynchronous else ()), Barrier()))
 
@@ -177,32 +133,21 @@ def _cache_index(state: SegmentState, trip: Index, local: Var) -> Index:
 
     The elements of a block's trip are contiguous, row by row, or in the order of threads over columns.
     """
-    schedule, place = state.frame.schedule, as_index(local)
-    tiles, blocks, width = map(as_index, state.frame.tiles), tuple(dim.block for dim in schedule.dims), local.extent
+    schedule, place, width = state.frame.schedule, as_index(local), local.extent
     if column_run(state.frame.segment, state.group.shared):
         width = schedule.row_vector
-    extents = (local.extent // width, *blocks, width)
+    tiles, extents = map(as_index, state.frame.tiles), (local.extent // width, *(d.block for d in schedule.dims), width)
     return linearise([trip, place // width, *tiles, place % width], (prod(extents), *row_major(extents)))
 
 
-def _copy(
-    state: SegmentState, read: Read, dim: ReduceDim, local: Var, trip: Index, first: Index, later: Index
-) -> Phase:
-    """Return the phase that copies a thread's share of a trip, after the `first` one of the block.
-
-    In a ring the row is `later` ones after that of the turn, if there is one.
-    """
+def _copy(state: SegmentState, read: Read, dim: ReduceDim, local: Var, trip: Index, first: Index) -> Phase:
+    """Return the phase that copies a thread's share of a trip, after the `first` one of the block."""
     share, unrolled = row_share(state.frame, local)
-    frame, when = state.frame, state.frame.when
-    if state.turn is not None:
-        exists = Guard(later + state.turn, 0, state.turn.extent)
-        state.frame, when = at_tile(frame, later), when if exists.always else (*when, exists)
     value = value_of(read, state.context(state.bind((dim,), (local,), ((first + trip) * dim.block_k,)), {}))
-    state.frame = frame
     buffer = state.row_caches[read]
     store = Store("shared", buffer.name, _cache_index(state, trip, local), value, buffer.dtype)
     asynchronous = state.target.async_copy or not state.target.lockstep
     every = tuple(v for v in unrolled if v.extent > 1) + state.frame.unrolled
     shares = (*state.shares.values(), share)
     copied = asynchronous and isinstance(value, Load) and value.fill == 0
-    return Phase("fetch", f"{buffer.name}copy", (store,), every, shares, when, copied)
+    return Phase("fetch", f"{buffer.name}copy", (store,), every, shares, state.frame.when, copied)

@@ -49,8 +49,7 @@ class SegmentState:
 
     It collects row roots for the phase that shares their loads, the shared-memory buffers of cached rows
     (`row_caches`), the number of staged elements of each type (`staged_elements`), and the elements of earlier segments
-    that registers hold (`held`). `turn` numbers the rows that a block takes one after another in a ring, whose first
-    copies are `early`.
+    that registers hold (`held`).
     """
 
     layout: BlockLayout
@@ -65,8 +64,6 @@ class SegmentState:
     row_caches: dict[Read, SharedBuffer] = field(factory=dict)
     staged_elements: dict[DType, int] = field(factory=dict)
     held: dict[Expr, Value] = field(factory=dict)
-    turn: Var | None = None
-    early: list[Item] = field(factory=list)
 
     @property
     def group(self) -> FusedGroup:
@@ -178,12 +175,11 @@ class SegmentState:
         if blocks > 1:
             peers = self.layout.buffers.get(PEERS, SharedBuffer(PEERS, DType.U64, 0))
             place = peers.elements
-            sets = 1 if self.turn is None else 2
-            self.layout.buffers[PEERS] = evolve(peers, elements=place + sets * (blocks * prod(shape) + 1))
+            self.layout.buffers[PEERS] = evolve(peers, elements=place + blocks * prod(shape) + 1)
         stride = self.frame.schedule.threads // lanes if column_run(self.frame.segment, self.group.shared) else 1
         return LaneReduce(
             reduction.name, shape, reduction.combine, dtype, lanes, reduction.along, vector, ranks=ranks,
-            blocks=blocks, place=place, stride=stride, shifted=shifted, turn=self.turn,
+            blocks=blocks, place=place, stride=stride, shifted=shifted,
         )  # fmt: skip
 
     def _selected_ranks(self, reduction: Reduction) -> tuple[int, ...]:

@@ -4,8 +4,7 @@ The model discards nothing. With lockstep warps it is a soft maximum of the time
 Its coefficients, fitted to measured kernels, are the target's:
 
 * issue: instructions of a warp, those of the loop, of barriers, guards, fetches and divisions included; cycles of
-  shared memory; both
-  slower where warps and independent results are too few to hide latency.
+  shared memory; both slower where warps and independent results are too few to hide latency.
 * moving: distinct bytes through DRAM, again for each wave of blocks or later statement that does not find them in L2;
   bytes through L2.
 * direct loads: a thread has few of them in flight, fewer where guards and divisions come before them or lanes touch
@@ -94,7 +93,7 @@ def estimate_time(features: Features, found: Bound, target: Target, conflicts: C
             np.where(features.tiled > 0, n, x) for n, x in ((whole, busy), (0.0, exposed), (0.0, barriers))
         )
     if np.any(features.exchanged):
-        whole = cluster_seconds(features, fitting, (dram, through), target)
+        whole = cluster_seconds(features, resident, (dram, through), target)
         busy, exposed, barriers = (
             np.where(features.exchanged > 0, n, x) for n, x in ((whole, busy), (0.0, exposed), (0.0, barriers))
         )
@@ -253,18 +252,20 @@ def _scattered_rows(features: Features) -> Count:
 def _unfilled_lines(features: Features, target: Target) -> Count:
     """Return the lines that warps touch beyond those that their direct accesses would fill.
 
-    Where there are more than accesses of threads, some are weighted ones at places that data give. Threads without
-    loops touch a line again at once.
+    Threads without loops touch a line again at once.
     """
-    counted = np.less_equal(features.lines, 1.01 * (features.direct * features.threads + features.stores))
-    counted = counted & np.greater(features.looped, 0)
-    counted = counted & np.equal(features.by_lanes, 0) & np.equal(features.tensor, 0) & np.equal(features.chained, 0)
+    counted = _loads_in_loops(features) & np.equal(features.by_lanes, 0)
     filled = (features.fetched + features.stored) / target.shared_bandwidth
     return np.where(counted, np.maximum(0.0, features.lines - filled), 0.0)
 
 
+def _loads_in_loops(features: Features) -> Count:
+    """Return where loops load at known places: data give others, whose lines weigh more."""
+    known = np.less_equal(features.lines, 1.01 * (features.direct * features.threads + features.stores))
+    return known & np.greater(features.looped, 0) & np.equal(features.tensor, 0) & np.equal(features.chained, 0)
+
+
 def _loads_of_round(features: Features) -> Count:
-    """Return the direct loads of a thread in a round."""
     return features.direct / np.maximum(1.0, features.rounds)
 
 
@@ -338,9 +339,9 @@ def _size_penalty(features: Features, costs: CostCoefficients) -> Count:
     deep = costs.deep * np.log2(np.maximum(1.0, features.stages / 4.0))
     narrow = np.less(features.bytes, WORD_BYTES * features.direct * features.threads)
     narrow = narrow & np.equal(features.looped, 0) & np.equal(features.copies, 0)
-    many = narrow * np.log2(np.maximum(1.0, features.direct / FEW_LOADS))
     plain = np.equal(features.looped, 0) & np.equal(features.copies, 0) & np.equal(features.tensor, 0)
-    many = many + 2.0 * plain * np.log2(np.maximum(1.0, features.instances / FEW_RESULTS))
+    many = 2.0 * plain * np.log2(np.maximum(1.0, features.instances / FEW_RESULTS))
+    many = many + narrow * np.log2(np.maximum(1.0, features.direct / FEW_LOADS))
     return long + asked + crowded + deep + costs.many_loads * many + 0.0005 * np.log2(features.raster)
 
 
@@ -361,12 +362,11 @@ def _box_factor(features: Features, waves: Count, costs: CostCoefficients) -> Co
 
 
 def _few_warps_factor(features: Features, resident: Count, target: Target) -> Count:
-    """Return the factor of times of loops that load without staging, where few warps hide the latency of others."""
-    warps = resident * ceil_div(features.threads, target.warp_size)
-    direct = np.greater(features.looped, 0) & np.equal(features.copies, 0) & np.equal(features.chained, 0)
-    direct = (
-        direct & np.equal(features.tensor, 0) & (np.equal(features.shuffles, 0) | np.greater(features.quotients, 0))
-    )
+    """Return the factor of loops that load without staging where few warps load few words at a time."""
+    words = features.fetched / np.maximum(1e-9, WORD_BYTES * features.direct * features.threads)
+    warps = resident * ceil_div(features.threads, target.warp_size) * np.maximum(1.0, words)
+    direct = _loads_in_loops(features) & np.equal(features.copies, 0)
+    direct = direct & (np.equal(features.shuffles, 0) | np.greater(features.quotients, 0))
     return np.where(direct, np.minimum(1.0, warps / target.warps_per_sm) ** -target.costs.few_warps, 1.0)
 
 

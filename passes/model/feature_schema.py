@@ -52,7 +52,7 @@ class Features:
     fragments: Count = _plain_count("1 where a warp loads the factors of matrix instructions itself")
     box_products: Count = _plain_count("1 where products fill or read a box in shared memory")
     chained: Count = _plain_count("form of a chain in registers: 1 of warps, 2 of warpgroups, 3 without row operations")
-    tiled: Count = _plain_count("tiles of rows that a block takes in turn, 0 where it takes one tile of the grid")
+    tiled: Count = _plain_count("tiles of rows that a block adds to column sums, 0 without these")
     persistent: Count = _plain_count("1 where the blocks of a chain in registers take several tiles in turn")
     in_step: Count = _plain_count("warpgroups of a chain that meet at a barrier in each part")
     by_lanes: Count = _plain_count("1 where reduction threads load the factors of products, each element once")

@@ -116,7 +116,7 @@ def count_features(
     again = np.equal(products[-1].loop.tma, PERSISTENT) if products and totals.in_registers else False
     persistent = np.where(again, 1, 0)
     in_step = np.where(alone, 0, totals.threads // (WARPGROUP * LANES))
-    tiled = geometry[-1].tiles if geometry[-1].structure.takes_rows else np.int64(0)
+    tiled = geometry[-1].tiles if geometry[-1].structure.part_rows else np.int64(0)
     box_products = np.int64(any(part.structure.boxed for part in geometry))
     return Features(grid=blocks, bulk=bulk, fragments=fragments, box_products=box_products, chained=chained,
                     persistent=persistent, tiled=tiled, in_step=in_step, by_lanes=sum(lanes, np.int64(0)), outer=outer,

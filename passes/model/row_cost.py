@@ -9,8 +9,6 @@ In clusters an SM issues for its blocks, begins each of them and waits for its e
 for DRAM:
 
     time = L2 + alone * DRAM / resident + blocks * (begin + exchanges) + issue + accesses
-
-Where blocks take several rows in turn, only the first ones wait for DRAM alone; some SMs may have fewer blocks.
 """
 
 from __future__ import annotations
@@ -40,15 +38,12 @@ def column_seconds(features: Features, fitting: Count, issue: Count, dram: Count
     return costs.column_begin * target.dram_latency * waves + moved ** (1.0 / power)
 
 
-def cluster_seconds(features: Features, fitting: Count, moved: tuple[Count, Count], target: Target) -> Count:
+def cluster_seconds(features: Features, resident: Count, moved: tuple[Count, Count], target: Target) -> Count:
     """Return the seconds of all blocks.
 
-    `fitting` ones may share an SM; `moved` are the seconds of DRAM and of L2.
+    `resident` ones share an SM; `moved` are the seconds of DRAM and of L2.
     """
     dram, through = moved
-    together, turns = fitting * target.NUM_SM, np.maximum(1.0, features.tiled)
-    resident = np.minimum(fitting, np.ceil(features.grid / target.NUM_SM))
-    uneven = np.where(np.greater(turns, 1), np.ceil(features.grid / together) * together / features.grid, 1.0)
     costs, blocks = target.costs, features.grid / target.NUM_SM
     begin = target.dram_latency * (costs.cluster_block + costs.cluster_exchange * features.exchanged)
     warps = resident * ceil_div(features.threads, target.warp_size)
@@ -57,4 +52,4 @@ def cluster_seconds(features: Features, fitting: Count, moved: tuple[Count, Coun
     accesses = costs.cluster_access * (features.direct * features.threads + features.stores)
     accesses = accesses + costs.cluster_shared * features.shared_loads
     work = blocks * (begin + (issue + accesses) / target.warp_size / target.clock)
-    return (costs.cluster_l2 * through + costs.cluster_alone * dram / (resident * turns) + work) * uneven
+    return costs.cluster_l2 * through + costs.cluster_alone * dram / resident + work

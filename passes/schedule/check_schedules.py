@@ -242,8 +242,7 @@ def check_privatised_scatter(case: Scheduled) -> Iterator[str]:
             if len(schedule.dims) != 1 or schedule.dims[0].threads > 1 or rows != _rows_taken(schedule.dims):
                 yield f"a block adds up {_rows_taken(schedule.dims)} rows, not the {rows} of a part, or by many threads"
             continue
-        ringed = schedule.cluster > 1 and schedule.row_cache > 0
-        if any(d.tiles < 1 for d in turned) or len(turned) > 1 or (turned and not (schedule.privatised or ringed)):
+        if any(d.tiles < 1 for d in turned) or len(turned) > 1 or (turned and not schedule.privatised):
             yield f"tiles {[d.tiles for d in schedule.dims]} of a block, privatised: {schedule.privatised}"
         if not schedule.privatised:
             continue

@@ -80,21 +80,12 @@ def row_cache_parameter(prefix: str, coarse: bool) -> ScheduleParameter:
 
 
 def check_rows_kept(sizes: ScheduleSizes) -> Iterator[Finding]:
-    """The row cache holds whole trips over a longer row.
-
-    Blocks that take rows in turn cache them whole, and take equally many.
-    """
+    """The row cache holds whole trips over a longer row."""
     for part in (p for p in sizes.parts if p.structure.caches_rows):
         kept, chunk, trips = part.spread.row_cache, part.block_k[0], part.trips[0]
         whole = np.greater(trips, 1) & np.equal(kept % chunk, 0) & np.less_equal(kept, trips * chunk)
         text = "{} elements of rows are cached, not whole ones of {} trips of {}"
         yield np.less(kept, 0) | np.greater(kept, 0) & np.logical_not(whole), text, kept, trips, chunk
-        if part.structure.rings_rows:
-            rows = prod(axis.extent for axis in part.structure.dims[0])
-            even = np.equal(rows % (part.tiles * part.block[0]), 0)
-            cached = even & np.greater_equal(kept * part.spread.cluster, trips * chunk)
-            text = "blocks take {} of {} rows in turn, which they do not cache whole, or not evenly"
-            yield np.greater(part.tiles, 1) & np.logical_not(cached), text, part.tiles, rows
 
 
 def check_rows_whole(sizes: ScheduleSizes) -> Iterator[Finding]:

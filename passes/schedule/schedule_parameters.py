@@ -52,8 +52,6 @@ from .tile_parameters import (
     tile_parameters,
 )
 
-#: Most rows that a block takes one after another.
-MAX_RING_ROWS = 1
 #: Thread tiles, threads and K blocks along each dim in the thinned space of a kernel with several products.
 THINNED_TILES, THINNED_THREADS, THINNED_CHUNKS = (4, 8), (4, 8, 16, 32), (8, 16, 32)
 #: Reduction threads of such kernels.
@@ -91,9 +89,6 @@ def segment_parameters(
         yield ScheduleParameter.of(f"{prefix}stages", (1, 2, 3, 4, 6, 8))
     if structure.clusters:
         yield ScheduleParameter.of(f"{prefix}cluster", powers(2, target.cluster_blocks))
-    if structure.rings_rows:
-        rows = prod(axis.extent for axis in structure.dims[0])
-        yield ScheduleParameter.of(f"{prefix}tiles", tuple(n for n in powers(1, MAX_RING_ROWS) if rows % n == 0))
     if structure.caches_rows:
         yield row_cache_parameter(prefix, coarse or structure.clusters)
     if structure.patch and target.lockstep and (not structure.shared or len(structure.dims) > len(structure.patch)):

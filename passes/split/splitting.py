@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from math import inf, isnan
 
 from attrs import evolve, field, frozen
@@ -158,6 +158,12 @@ class Splitting:
         if key not in self.halved:
             self.halved[key] = _canonical_groups(_in_parts(group, parts) or ())
         return self.halved[key]
+
+    def possible_parts(self, group: FusedGroup) -> Iterator[FusedGroup]:
+        """Yield the groups that `best_part_count` compares."""
+        if form_key(group) not in self.known:
+            for parts in _part_counts(group, self.target):
+                yield from self._halves(group, parts)
 
     def best_part_count(self, group: FusedGroup) -> int:
         """Return the number of parts that is best by the model.

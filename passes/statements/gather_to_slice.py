@@ -161,7 +161,7 @@ def replace_known_tables(units: Sequence[Unit], constants: Mapping[str, Array]) 
 
 
 def replace_stepping_tables(units: Sequence[Unit], constants: Mapping[str, Array]) -> list[Unit]:
-    """Return units that compute evenly stepping integers, such as positions and places, from indices."""
+    """Return units that compute evenly stepping integers from indices."""
     return [_compute_steps(unit, constants) if unit.repeat is None else unit for unit in units]
 
 

@@ -20,11 +20,13 @@ from ...passes import (
     CostRequest,
     CostResult,
     MemberRow,
+    PointsRequest,
     ScheduleRequest,
     SubgraphKernels,
     evaluate_costs,
     partition_subgraph,
     schedule_row,
+    search_points,
 )
 from ...passes.schedule import Candidate, Point, best_points, candidate_of, choose, choose_soon, make_space
 from ...store import digest
@@ -135,6 +137,10 @@ class Factory:
     def choose(self, request: ScheduleRequest) -> Candidate:
         """Return the best candidate of a group by the cost model."""
         return choose(request.form, request.target, request.pruning)[0]
+
+    def points(self, request: PointsRequest) -> tuple[Point, ...]:
+        """Return the best points of a group that leads others."""
+        return search_points(request.form, request.target)
 
     def bundle_row(self, row: MemberRow) -> list[Candidate]:
         """Return the kernels of groups that share a launch."""

@@ -8,7 +8,15 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from ...ir import CutsError, Target, processor_count
-from ...passes import CandidateSubgraph, LocalExecutor, MemberRow, ModelQuery, ScheduleRequest, Workload
+from ...passes import (
+    CandidateSubgraph,
+    LocalExecutor,
+    MemberRow,
+    ModelQuery,
+    PointsRequest,
+    ScheduleRequest,
+    Workload,
+)
 from ...passes.fusion import form_key
 from .factory import COMPILE_LIMIT, Factory
 from .workers import Job, Workers
@@ -28,6 +36,7 @@ PLANNING_METHODS: dict[type[ModelQuery[Any]], str] = {
     CandidateSubgraph: "plan",
     ScheduleRequest: "choose",
     MemberRow: "bundle_row",
+    PointsRequest: "points",
 }
 
 

@@ -22,7 +22,7 @@ from cuts.bench.networks.command import line
 from cuts.bench.networks.models import APPLICATIONS, BY_NAME, ModelWorkload, workloads
 from cuts.bench.networks.peer_calls import Compiled
 from cuts.bench.networks.systems import ModelCase, _is_complex
-from cuts.bench.networks.training import loss_of, without_dropout
+from cuts.bench.networks.training import MOMENTUM, RATE, STEPS, loss_of, steps_by_xla, without_dropout
 from cuts.bench.tools.records import read_rows
 from cuts.compile.build import build
 from cuts.search.processes.child import Child
@@ -77,6 +77,23 @@ def test_xla_gets_the_same_network(name: str) -> None:
     for found in (xla.result, xla.loop(2)):
         np.testing.assert_allclose(np.array(found), wanted, rtol=1e-4, atol=1e-5)
     assert xla.time_loop().median > 0
+
+
+@pytest.mark.parametrize("name", ["DLRM", "BERT-base"])
+def test_xla_takes_the_same_steps(name: str) -> None:
+    for package in ("jax", "torchax"):
+        pytest.importorskip(package, reason=f"{package} is not installed", exc_type=(ImportError, AttributeError))
+    network, inputs = make_model(name)
+    trained = without_dropout(torch, copy.deepcopy(network)).train()
+    loss, optimiser = loss_of(torch, trained(*inputs).detach()), torch.optim.SGD(trained.parameters(), RATE, MOMENTUM)
+    losses = []
+    for _ in range(STEPS):
+        losses.append(loss(trained(*inputs)))
+        optimiser.zero_grad()
+        losses[-1].backward()
+        optimiser.step()
+    _, steps = steps_by_xla(torch, (network, inputs))
+    assert float(steps(STEPS)) == pytest.approx(float(losses[-1]), rel=1e-5)
 
 
 @pytest.mark.parametrize("name", [model.name for model in APPLICATIONS])

@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
+from cuts.cluster import storage_rate
 from cuts.cluster.kernels import Kernels, compile_kernels
+from cuts.cluster.measure import predict
 from cuts.cluster.plans import Machine, Transformer
 from cuts.cluster.plans.plan_file import ClusterPlan, save_cluster_plan
 from cuts.cluster.plans.ways import Way, columns
@@ -268,6 +270,17 @@ def test_memory_stays_below_what_the_planner_says(way: Way, tmp_path: Path) -> N
     _ = made.train(1) if training else made.infer(0)
     made.close()
     assert made.report.memory <= says
+
+
+def test_layers_are_timed_after_a_step_within_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_rate, "WINDOW_SECONDS", 0.01)
+    model = evolve(MODEL, hidden=128, sequence=4)
+    says = float(fit(columns([INFERENCE[1]]), model, HERE, training=False).memory[0])
+    made = runner(tmp_path, INFERENCE[1], training=False, model=model, memory=says)
+    before = made.infer(0)
+    assert predict(made).terms["total"] > 0
+    assert all(np.array_equal(before[key], found) for key, found in made.infer(0).items())
+    made.close()
 
 
 def test_a_model_much_larger_than_its_memory_runs(tmp_path: Path) -> None:

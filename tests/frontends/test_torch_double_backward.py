@@ -131,7 +131,7 @@ def held_only_by_a_graph(x: Any) -> Any:
 @needs_opencl
 @pytest.mark.parametrize("case", ["random numbers", "overwritten", "released"])
 def test_calls_that_cannot_be_repeated(case: str) -> None:
-    """The first gradient is right, the second an error, whose cause a warning names."""
+    """The second gradient is an error, whose cause a warning names."""
     x = torch.rand(64, requires_grad=True)
     cases: dict[str, tuple[str, Callable[[], Any]]] = {
         "random numbers": ("random numbers", lambda: compile_module(lambda x: nn.functional.dropout(x.tanh(), 0.5))(x)),

@@ -45,7 +45,7 @@ BUGS = (
     Bug("legality", "an index that is computed in the group is read from memory",
         "passes.statements.inline:Inliner._check_places",
         "if computed:", "if len(computed) > 1:"),
-    Bug("partition", "a path may leave a group and come back", "passes.fusion.grouping.partitioner:Paths.lead_to",
+    Bug("partition", "a path may leave a group and come back", "passes.fusion.grouping.paths:Paths.lead_to",
         "any(self.leads[vertex] & wanted for vertex in vertices)", "False"),
     Bug("partition", "groups run before what they read",
         "passes.fusion.grouping.partitioner:Partitioner.topological_order",

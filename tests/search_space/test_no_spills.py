@@ -175,8 +175,9 @@ def test_thread_holds_neighbours_that_its_outputs_read() -> None:
     ((key, group),) = scheduled.partition.unique.items()
     schedule = scheduled.chosen[key].schedule
     (segment,) = schedule.segments
-    (dim,) = segment.dims
-    wide = evolve(schedule, segments=(evolve(segment, dims=(evolve(dim, block=1024, thread=16, vector=1),)),))
+    *outer, dim = segment.dims
+    dims = (*(evolve(d, block=1, thread=1, vector=1) for d in outer), evolve(dim, block=256, thread=16, vector=1))
+    wide = evolve(schedule, segments=(evolve(segment, dims=dims),))
     assert check_schedule(group.form, schedule, TARGET) == []
     (reason,) = check_schedule(group.form, wide, TARGET)
     assert "registers per thread" in reason

@@ -155,13 +155,12 @@ class LaneCombination:
         self.out.line(f"{register} = {value if first else self._combine(node, register, value)};")
 
     def _exchange_blocks(self, nodes: Sequence[LaneReduce]) -> None:
-        """Combine the values of a cluster's blocks: each sends its own to the shared memory of all, by an mbarrier.
-
-        Turns alternate between two places, as blocks may still read the values of the one before.
-        """
-        join_cluster(self.names, self.out)
+        """Combine the values of a cluster's blocks: each sends its own to the shared memory of all, by an mbarrier."""
+        if not self.names.in_cluster:
+            self.out.line(f"{CLUSTER_WAIT}();")
+            self.names.in_cluster = True
         blocks, kind = nodes[0].blocks, self.names.dialect.memory_type(nodes[0].dtype)
-        loops = [(node, f"(({kind}*)({PEERS} + {_place(node)} + e * {blocks}))") for node in nodes]
+        loops = [(node, f"(({kind}*)({PEERS} + {node.place} + e * {blocks}))") for node in nodes]
         helper = f"cuts_to_peer{nodes[0].dtype.size}"
         for node, peers in loops:
             with self.out.loop(Var("e", prod(node.shape))):
@@ -170,10 +169,7 @@ class LaneCombination:
                 self.out.line(f"if (tid < {blocks}) {helper}({place}, {held}, {_mbarrier(node)}, tid);")
         whole = not blocks & (blocks - 1) and blocks <= self.names.dialect.warp
         for node, peers in loops:
-            turn = node.turn.name if node.turn else ""
-            self.out.line(f"cuts_mbarrier_wait({_mbarrier(node)}, {f'{turn} / 2 % 2' if turn else 0});")
-            if turn:
-                self.out.line(f"if (tid == 0) {_expect(node, _mbarrier(node))}")
+            self.out.line(f"cuts_mbarrier_wait({_mbarrier(node)}, 0);")
             maxima = next((there for n, there in loops if n.name == node.shifted), "")
             with self.out.loop(Var("e", prod(node.shape))):
                 held = f"{self.names.registers[node.name]}[e]"
@@ -208,36 +204,12 @@ def begin_cluster(names: KernelNames, out: Writer) -> None:
     roots = [root for phase in phases(names.kernel.items) for root in phase.roots]
     with out.block("if (tid == 0)"):
         for node in (root for root in roots if isinstance(root, LaneReduce) and root.blocks > 1):
-            for place in (node.place, node.place + _words(node))[: 2 if node.turn else 1]:
-                mbarrier = f"{PEERS} + {place + _words(node) - 1}"
-                out.line(f"cuts_mbarrier_init({mbarrier}, 1);")
-                out.line(_expect(node, mbarrier))
+            out.line(f"cuts_mbarrier_init({_mbarrier(node)}, 1);")
+            nbytes = node.blocks * prod(node.shape) * node.dtype.size
+            out.line(f"cuts_mbarrier_expect({_mbarrier(node)}, {nbytes});")
     out.line(f"{CLUSTER_BEGIN}();")
-
-
-def join_cluster(names: KernelNames, out: Writer) -> None:
-    """Wait once until all blocks of a cluster have begun."""
-    if not names.in_cluster:
-        out.line(f"{CLUSTER_WAIT}();")
-        names.in_cluster = True
-
-
-def _words(node: LaneReduce) -> int:
-    """Return the words of an exchange: the values of its blocks, and their mbarrier."""
-    return node.blocks * prod(node.shape) + 1
-
-
-def _place(node: LaneReduce, offset: int = 0) -> str:
-    """Return the place of an exchange's words, that of its turn."""
-    turn = f" + {node.turn.name} % 2 * {_words(node)}" if node.turn else ""
-    return f"{node.place + offset}{turn}"
 
 
 def _mbarrier(node: LaneReduce) -> str:
     """Return the mbarrier of an exchange, after the values of its blocks."""
-    return f"{PEERS} + {_place(node, _words(node) - 1)}"
-
-
-def _expect(node: LaneReduce, mbarrier: str) -> str:
-    """Return the statement that expects the values of all blocks."""
-    return f"cuts_mbarrier_expect({mbarrier}, {node.blocks * prod(node.shape) * node.dtype.size});"
+    return f"{PEERS} + {node.place + node.blocks * prod(node.shape)}"

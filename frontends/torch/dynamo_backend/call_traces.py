@@ -27,6 +27,7 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensorMode
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_map
 
 from ..calls import is_in_place, is_view, key_of, last_reads, map_nodes, needed_nodes, nodes_in, tensor_of
@@ -124,11 +125,9 @@ class _CallTrace:
         return torch.fx.GraphModule({}, self.graph)
 
     def _place(self, node: torch.fx.Node) -> None:
-        given = self.arguments[len(self.inputs)]
-        copied = self.graph.placeholder(f"arg{len(self.inputs)}_1")
-        copied.meta["val"] = (
-            given if isinstance(given, FakeTensor) else self.mode.from_tensor(given, static_shapes=True)
-        )
+        given, copied = self.arguments[len(self.inputs)], self.graph.placeholder(f"arg{len(self.inputs)}_1")
+        is_fake = isinstance(given, FakeTensor)
+        copied.meta["val"] = given if is_fake else self.mode.from_tensor(given, static_shapes=True)
         self.known[node] = self.inputs[node] = copied
 
     def _convert(self, node: torch.fx.Node, place: int, last: Mapping[torch.fx.Node, int]) -> Any:
@@ -146,7 +145,7 @@ class _CallTrace:
             self._exit_autocast(len(self.autocast))
         elif target is operator.getitem and isinstance(args[0], (tuple, list)):
             return args[0][args[1]]
-        else:
+        elif target is not torch._C._log_api_usage_once:  # it computes nothing
             operands = list(dict.fromkeys(nodes_in((args, kwargs))))
             if not operands and not isinstance(node.meta.get("example_value"), torch.Tensor):
                 raise _InvolvedError(f"{node.name} may change a mode")
@@ -242,9 +241,10 @@ class _CallTrace:
         def own(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
-            size = value.untyped_storage().nbytes()
-            like = torch.empty(0, dtype=value.dtype, device=value.device)
-            memory = torch.empty(size, dtype=torch.uint8, device=value.device) if shown is None else shown
-            return like.set_(memory.untyped_storage(), value.storage_offset(), value.shape, value.stride())
+            size, form = value.untyped_storage().nbytes(), (value.storage_offset(), value.shape, value.stride())
+            with no_dispatch():  # operations of fake tensors take 20 times as long
+                memory = torch.empty(size, dtype=torch.uint8, device="meta") if shown is None else shown
+                like = torch.empty(0, dtype=value.dtype, device="meta").set_(memory.untyped_storage(), *form)
+            return FakeTensor(self.mode, like, value.device)
 
         return tree_map(own, traced)

@@ -23,12 +23,12 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from ....ir import CutsError
-from ..calls import updated_inputs
+from ..calls import inline_regions, updated_inputs
 from ..captured_graph import CapturedGraph, GraphSignature, UncompiledWarning
 from ..decompositions import ForeignLayerError, compile_layers, decompose_layers
 from ..devices import check_devices, device_of
 from ..dispatch import results
-from ..loading import graph_of_nodes
+from ..loading import CompileModule, graph_of_nodes, save_precompiled
 from ..partial import CompiledStages, StagedFunction, compile_stages, with_drawn_inputs
 from ..program import ArrayFunction, CachedGraph, Choice, CompileGraph, GraphCache
 from ..results import checked_results, computes
@@ -53,6 +53,7 @@ def dynamo_backend(
     buckets: bool = False,
     begin: Callable[[], None] | None = None,
     memory: float = 1.0,
+    again: CompileModule | None = None,
 ) -> Any:
     """Compile a captured module: the entry that `torch.compile` calls.
 
@@ -60,7 +61,7 @@ def dynamo_backend(
     has the compiled graphs of other processes. For a module of dynamic shape, plans of `max_shapes` shapes are cached;
     with `buckets`, one for all sizes up to each power of two, where no gradients are wanted. Forward graphs save
     the part `memory` of the activations that backward graphs read. `begin` is called before
-    the graphs of each shape are compiled.
+    the graphs of each shape are compiled. Where PyTorch precompiles, `again` compiles the module in a later process.
 
     Raises `UsageError` where gradients of frozen parameters are wanted.
     """
@@ -87,6 +88,9 @@ def dynamo_backend(
             cache.keep(words, made)
         return function
 
+    module = inline_regions(module)
+    if again is not None and not any(map(is_dynamic, examples)):
+        save_precompiled(module, parameter_inputs(module, examples), again)
     lifted, attributes = lift_attributes(module)
     if do_overlap(attributes):
         warnings.warn("parameters or state share memory: their update runs in PyTorch", UncompiledWarning, stacklevel=3)

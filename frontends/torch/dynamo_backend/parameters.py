@@ -41,9 +41,9 @@ def parameter_inputs(module: Any, examples: Sequence[Any]) -> frozenset[int]:
 
 
 def lift_attributes(module: Any) -> tuple[Any, list[torch.Tensor]]:
-    """Return a captured module whose own tensors are its first inputs, and these.
+    """Return a captured module with its tensors as first inputs.
 
-    Dynamo so captures an optimiser's parameters and state.
+    They are returned beside it. Dynamo so captures an optimiser's parameters and state.
     """
     parts = dict(module.named_parameters(remove_duplicate=False)), dict(module.named_buffers(remove_duplicate=False))
     own: dict[str, torch.Tensor] = {**parts[0], **parts[1]}
@@ -67,7 +67,7 @@ def lift_attributes(module: Any) -> tuple[Any, list[torch.Tensor]]:
 
 
 def do_overlap(tensors: Sequence[torch.Tensor]) -> bool:
-    """Return whether tensors may share memory, which tracing does not see of attributes."""
+    """Return whether tensors may share memory; tracing ignores that of attributes."""
     spans = sorted((t.data_ptr(), t.data_ptr() + _span(t)) for t in tensors if t.layout is torch.strided and t.numel())
     return any(end > start for (_, end), (start, _) in pairwise(spans))
 

@@ -72,7 +72,7 @@ class RepeatableModule:
 
     @cached_property
     def overwrites(self) -> bool:
-        """True where results other than the updates depend on inputs that the module updates."""
+        """True where results depend on inputs that the module updates."""
         graph, self.joint = self.joint, None
         return graph is not None and depends_on_updates(graph)
 
@@ -183,7 +183,7 @@ class RepeatableModule:
 
 
 def depends_on_updates(graph: torch.fx.Graph) -> bool:
-    """Return whether other results of a joint graph depend on inputs that it updates."""
+    """Return whether other results depend on inputs that a graph updates."""
     (output,) = graph.find_nodes(op="output")
     kinds = [getattr(kind, "mutated_input", None) for kind in output.meta.get("desc", ())]
     updated = {*kinds} - {None}

@@ -18,7 +18,8 @@ from ..normalise import Illegal
 from .chain_statements import widens
 from .group_builder import GroupBuilder
 from .groups import Group
-from .partitioner import Owners, Paths
+from .partitioner import Owners
+from .paths import Paths
 
 #: Most groups between two contractions: rows, their weights, and elementwise results of either.
 MAX_GROUPS_BETWEEN = 4

@@ -4,9 +4,8 @@ A partition is a set of groups whose quotient graph has no cycle (a merged set s
 back). Consecutive groups X -> Y are merged where the merge is legal and the partition gets faster. `algorithm_1` is the
 paper's text: it keeps every partition that beats the one it was derived from, which is exponential where merges are
 independent. The time of a partition is the sum of its groups', so merges in different places do not interact, and
-`improve` follows one path through the same set R: always the merge that gains most. One guarantee remains: the result
-is a member of R, so never slower than the partition it started from, and no single merge improves it. Partitions that
-only another order of merges reaches are lost; graphs of few units get `algorithm_1` itself.
+`improve` follows one path through the same set R: always the merge that gains most. The result is a member of R that no
+single merge improves, so never slower than its start; graphs of few units get `algorithm_1` itself.
 
 Two partitions agree on most units. The other units fall into *places*: sets of units, as small as possible, that groups
 of the one cover and groups of the other cover, too. The time of a partition is the sum of its groups', so each place
@@ -17,7 +16,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import count
 from math import inf, isnan
 from typing import TypeAlias
 
@@ -33,8 +31,8 @@ from .sibling_fusion import sibling_pairs
 
 #: Rounds of asynchronous cost evaluation, each for the groups that a path needs next.
 MAX_LOOKAHEAD_ROUNDS = 8
-#: Merges of a path after which its final groups are reported.
-MERGES_PER_REPORT = 24
+#: Fewest merges of a path after which its final groups are reported, and their share of the queued ones.
+MIN_MERGES_PER_REPORT, REPORTED_SHARE = 24, 1 / 16
 #: Most units, and partitions in R, for which Algorithm 1 runs in its exact form.
 EXACT_UNITS, EXACT_PARTITIONS = 10, 2000
 
@@ -199,7 +197,7 @@ class _Path:
 
         Those are left whose costs are not `known`. With `report`, groups that no queued merge contains are reported.
         """
-        unknown, merges = [], count(1)
+        unknown, merges = [], 0
         while self.queue:
             place = _, tie, exact, members, merged = heapq.heappop(self.queue)
             if any(g not in self.groups for g in members) or not _convex(self.partitioner, members, self.owner):
@@ -214,8 +212,10 @@ class _Path:
                 elif (gain := _gain(self.partitioner, members, merged)) > 0:
                     heapq.heappush(self.queue, (-gain, tie, True, members, merged))
                 continue
+            merges += 1
             self._merge(members, merged)
-            if report and next(merges) % MERGES_PER_REPORT == 0:
+            if report and merges >= max(MIN_MERGES_PER_REPORT, REPORTED_SHARE * len(self.queue)):
+                merges = 0
                 self.report()
         self.queue = unknown
         if report:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from math import nan
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
-from attrs import define, field, frozen
+from attrs import field, frozen
 
 from ....ir import FusedGroup, PassError, quote
 from ..normalise import Illegal
 from .group_builder import GroupBuilder
 from .groups import Group, form_key
+from .paths import Paths
 from .sibling_fusion import sibling_keys
 
-V = TypeVar("V")
 #: Seconds that a tensor costs for which memory has no room.
 NO_ROOM_SECONDS = 1.0
 #: Cost of a group whose evaluation did not finish in time. No comparison with it holds: it decides nothing.
@@ -251,61 +251,6 @@ class Partitioner:
 
 
 # ---- owners and reachability
-
-
-@define
-class Paths(Generic[V]):
-    """Reachability between the vertices of a partition.
-
-    Units are bits: each vertex `has` some, and `leads` to others, directly or indirectly.
-
-    A merged set must stay convex: no path leaves it and comes back. Nearly every considered merge asks for that, and
-    graph walks take a tenth of the partition time of a training step. A merged vertex leads to all that its parts led
-    to, and so do the vertices that led to one of them.
-    """
-
-    has: dict[V, int]
-    leads: dict[V, int]
-
-    @classmethod
-    def of(cls, owner: Mapping[str, V], successors: Callable[[V], Iterable[V]]) -> Paths[V]:
-        """Return the reachability of a partition, given owners and successors."""
-        has: dict[V, int] = {}
-        for number, vertex in enumerate(owner.values()):
-            has[vertex] = has.get(vertex, 0) | 1 << number
-        leads, changed = dict.fromkeys(has, 0), True
-        while changed:  # two rounds from the end to the beginning suffice for groups in graph order
-            changed = False
-            for vertex in reversed(has):
-                found = 0
-                for reader in successors(vertex):
-                    found |= has[reader] | leads[reader]
-                changed = changed or found != leads[vertex]
-                leads[vertex] = found
-        return cls(has, leads)
-
-    def join(self, parts: Collection[V], merged: V) -> None:
-        """Replace several vertices by one."""
-        has = leads = 0
-        for part in parts:
-            has |= self.has.pop(part)
-            leads |= self.leads.pop(part)
-        both = has | leads
-        for vertex, found in self.leads.items():
-            if found & has and found | both != found:  # most lead to all of it already
-                self.leads[vertex] = found | both
-        self.has[merged], self.leads[merged] = has, leads
-
-    def lead_to(self, vertices: Iterable[V], ends: Iterable[V]) -> bool:
-        """Return whether a path leads from some vertices to others."""
-        wanted = 0
-        for end in ends:
-            wanted |= self.has[end]
-        return any(self.leads[vertex] & wanted for vertex in vertices)
-
-    def copy(self) -> Paths[V]:
-        """Return an independent copy."""
-        return Paths(dict(self.has), dict(self.leads))
 
 
 class Owners(dict[str, Group | str]):

@@ -32,9 +32,11 @@ def sibling_keys(group: Group) -> frozenset[Hashable]:
     if others or segment.holds_rows or group.repeat is not None:
         return frozenset()
     if not segment.reductions:
-        large = _results(segment) >= MIN_ELEMENTS and not any(output.into for output in segment.outputs)
-        operands = (t for output in segment.outputs for t in dict.fromkeys(r.tensor for r in reads(output.body)))
-        return frozenset((group.tensors[t], _results(segment), 1) for t in operands if large and t in group.tensors)
+        if _results(segment) < MIN_ELEMENTS or any(output.into for output in segment.outputs):
+            return frozenset()
+        operands = {r.tensor for output in segment.outputs for r in reads(output.body)} & {*group.tensors}
+        large = (t for t in operands if form.tensors[t].size >= MIN_ELEMENTS)
+        return frozenset((group.tensors[t], _results(segment), 1) for t in large)
     own = [r.name for r in segment.reductions]
     if any(is_tiled(r, segment.axes, own) for r in segment.reductions):
         return frozenset()

@@ -235,7 +235,7 @@ class _Rematerialiser:
             reader = self.index.units[place]
             apply(self.index, {s: [rename_statement(s, names)] for s in reader.statements})
             self._renew(place, reader.writes)
-        for each in (*self.readers.values(), *self.writers.values()):
+        for each in (e for e in (*self.readers.values(), *self.writers.values()) if e and e[-1] >= first):
             each[:] = [n + (n >= first) for n in each]
         self.index.insert(first, unit, "again", [rename_statement(s, names) for s in unit.statements])
         self._renew(first, (names[value],))

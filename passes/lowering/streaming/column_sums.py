@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from attrs import evolve
+
 from ....ir import (
     Barrier,
     Commit,
@@ -37,8 +39,8 @@ from ....ir import (
 )
 from ...geometry import row_reads, single_elements
 from ..index_values import resolve, strides_of, value_of
+from ..layout import Frame
 from ..outputs import column_register
-from ..row_cache import at_tile
 from ..segment_state import SegmentState, row_share
 
 
@@ -53,13 +55,19 @@ def emit_column_sums(state: SegmentState, lower_rows: Callable[[SegmentState], N
     local, stages = Var(f"{frame.prefix}w", row.block_k), min(frame.schedule.reductions[0].stages, dim.tiles)
     if stages > 1:
         items += _begin_ring(state, row, local, turn, stages)
-    state.frame = at_tile(frame, as_index(turn))
+    state.frame = _at_tile(frame, as_index(turn))
     lower_rows(state)
     body, state.items, state.frame = tuple(state.items), items, frame
     state.items += [Loop(turn, body)] if turn.extent > 1 else body
     share, unrolled = row_share(frame, local)
     stores = [_store(state, output, row, local) for output in frame.segment.column_sums]
     state.items.append(state.phase("exit", "parts", stores, unrolled, {local: share}))
+
+
+def _at_tile(frame: Frame, tile: Index) -> Frame:
+    """Return a frame that begins at a tile of the block's part."""
+    (dim,) = frame.schedule.dims
+    return evolve(frame, starts=(frame.starts[0] + tile * dim.block,))
 
 
 def _begin_ring(state: SegmentState, row: ReduceDim, local: Var, turn: Var, stages: int) -> list[Item]:
@@ -97,7 +105,7 @@ def _copy(state: SegmentState, read: Read, row: ReduceDim, local: Var, tile: Ind
     """Return the phase that copies a tile's rows, where there is such a tile."""
     frame, (dim,) = state.frame, state.frame.schedule.dims
     share, unrolled = row_share(frame, local)
-    state.frame = at_tile(frame, tile)
+    state.frame = _at_tile(frame, tile)
     value = value_of(read, state.context(state.bind((row,), (local,), (Index(),)), {}))
     state.frame, buffer, exists = frame, state.row_caches[read], Guard(tile, 0, dim.tiles)
     store = Store("shared", buffer.name, _slot(state, tile, as_index(local), stages), value, buffer.dtype)

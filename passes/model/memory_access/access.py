@@ -197,7 +197,7 @@ def _distinct_lanes(target: Target, used: frozenset[object], geometry: Geometry)
 def warp_lines(
     read: Read, shape: Sequence[int], unit: int, place: EvaluationSite, geometry: Geometry, lanes: int, weight: float
 ) -> Count:
-    """Return the memory lines of `unit` elements per access of a warp of some lanes.
+    """Return the memory lines of `unit` elements per warp access.
 
     Neighbours of a thread's vector count as one run. At data-dependent addresses, an access moves one line for each
     lane, and lines have a weight.

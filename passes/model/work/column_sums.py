@@ -8,7 +8,10 @@ import numpy as np
 
 from ....ir import Segment, expr_variables
 from ...geometry import Count, Geometry, product, row_reads
-from .totals import CODE, Totals
+from .totals import Totals
+
+#: Counts of instructions in memory, which tiles share.
+CODE = ("body", "functions")
 
 
 def add_column_sums(totals: Totals, segment: Segment, geometry: Geometry, before: Mapping[str, Count]) -> None:

@@ -61,8 +61,6 @@ from ..roofline import node_cost, nodes
 from ..row_registers import resident_row
 from ..scatter_cost import BIN_INSTRUCTIONS, scatter_cost
 
-#: Counts of instructions in memory, which tiles share.
-CODE = ("body", "functions")
 #: Measured cycles of shared memory for each counted one, of rows that a cluster's blocks cache.
 CACHED_ROW_CYCLES = 1.8
 #: Instructions of a quotient and a remainder by a known number.
@@ -124,7 +122,7 @@ class Totals:
     def share_rows(self, segment: Segment, geometry: Geometry, before: Mapping[str, Count]) -> None:
         """Divide the counts from `before` on among a cluster's blocks.
 
-        The first one has the most trips. Blocks may take several rows in turn.
+        The first one has the most trips.
         """
         cluster, several = geometry.spread.cluster, np.greater(geometry.spread.cluster, 1)
         kept = ("body", "barriers", "shuffles")
@@ -133,13 +131,12 @@ class Totals:
         cached = np.where(np.greater(geometry.spread.row_cache, 0), CACHED_ROW_CYCLES, 1.0)
         self.sums["wavefronts"] = before["wavefronts"] + self.since("wavefronts", before) * cached
         self.add("exchanged", np.where(several, 1.0 * shareable_loops(segment).count(False), 0.0))
-        turns = geometry.tiles * 1.0
-        self.sums = {n: v if n in CODE else before[n] + (v - before[n]) * turns for n, v in self.sums.items()}
 
     def add_quotients(self, segment: Segment, geometry: Geometry) -> None:
-        """Count the divisions that find the axes of flattened dims, and those of loops that lanes share.
+        """Count the divisions that find the axes of flattened dims.
 
-        A thread divides once for each of its runs; terms of a loop that it unrolls are known.
+        So are those of loops that lanes share. A thread divides once for each of its runs; it knows the terms of a loop
+        that it unrolls.
         """
         if geometry.structure.mma:
             return
@@ -295,13 +292,16 @@ class Totals:
             self.add("partial", elements / vector * left * warps * kind.dtype.size)
 
     def touch_sectors(self, read: Read, loads: Count, place: EvaluationSite, geometry: Geometry) -> None:
-        """Count the bytes of sectors that a thread's loads touch with its warp, and those of a block in one trip."""
+        """Count the bytes of sectors that loads of warps touch."""
         if not self.target.lockstep or geometry.structure.mma:
             return
         kind, size = self.group.tensors[read.tensor], float(self.target.sector_bytes)
         unit = max(1, self.target.sector_bytes // kind.dtype.size)
         warp = warp_lines(read, kind.steps, unit, place, geometry, self.target.warp_size, 1.0)
         groups = random_groups if is_scattered(read) else segments_of
+        if is_scattered(read):  # places along a loop are taken for neighbours
+            used = variables(read.indices[-1])
+            loads = loads / product(place.block.extents.get(v, 1) for row in place.rows for v in row if v in used)
         self.add("touched", loads * geometry.warps(self.target.warp_size) * warp * size)
         self.add("window", groups(read, kind.steps, place.block, unit) * size * self.repeat)
 
@@ -375,7 +375,7 @@ class Totals:
 
 
 def _breaks(read: Read, shape: Sequence[int], outer: Var, inner: Var) -> bool:
-    """Return whether a read's address takes two neighbouring axes of a flattened dim apart."""
+    """Return whether a read's address divides two neighbouring axes of a flattened dim."""
     if not places_of(read.indices) & {outer, inner}:
         return False
     steps: dict[object, int] = dict(address_of(read.indices, tuple(shape)).terms)
