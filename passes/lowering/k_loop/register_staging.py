@@ -101,7 +101,7 @@ def split_element_moves(phase: Phase) -> tuple[Phase, ...]:
 
 
 def load_before_computing(phase: Phase) -> tuple[Phase, ...]:
-    """Return the load and the store phase of a fetch of computed elements.
+    """Return the load and store phases of a fetch of computed elements.
 
     Both stand together; another fetch stays alone. Loads of an element do not pass the branches of a division before.
     """
