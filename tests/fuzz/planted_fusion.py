@@ -11,7 +11,7 @@ _DECISIONS = "tests/search/test_decisions.py"
 
 BUGS = (
     Bug("legality", "values that other threads compute count as one's own",
-        "passes.fusion.normalise:_Normaliser._resolve",
+        "passes.fusion.normalise:_Normaliser._own_guards",
         "if solution is None or not same:", "if solution is None:"),
     Bug("legality", "instances that do not match one to one are fused",
         "passes.fusion.normalise:_Normaliser._check_reduction",
@@ -43,8 +43,8 @@ BUGS = (
         "passes.fusion.grouping.group_builder:GroupBuilder._readers",
         "self._readers(unit.writes[0]) if self.is_view(unit.name)", "set() if self.is_view(unit.name)"),
     Bug("legality", "an index that is computed in the group is read from memory",
-        "passes.statements.inline:Inliner._check_places",
-        "if computed:", "if len(computed) > 1:"),
+        "passes.statements.inline:Inliner.inline_index",
+        "if value.tensor not in self.rows:", "if False:"),
     Bug("partition", "a path may leave a group and come back", "passes.fusion.grouping.paths:Paths.lead_to",
         "any(self.leads[vertex] & wanted for vertex in vertices)", "False"),
     Bug("partition", "groups run before what they read",

@@ -59,7 +59,7 @@ BUGS = (
     Bug("guard", "a vector crosses the end of its guard", "ir.affine.addresses:vector_guards",
         "or not aligned or guard.low % width or guard.high % width:", "or not aligned:"),
     Bug("guard", "a row's condition on a reduced value is dropped", "passes.fusion.normalise:_Normaliser._resolve",
-        "tuple(dict.fromkeys((*solution.guards, *node.guards)))", "()"),
+        "tuple(dict.fromkeys((*self._own_guards(node.tensor, node.indices, places), *node.guards)))", "()"),
     Bug("guard", "elements past the end of a share are stored", "passes.lowering.extract:_Walk.guards",
-        "(*substitute_guards(guards, self.values), *self.valid)", "(*substitute_guards(guards, self.values),)"),
+        "(*self.moved_guards(guards), *self.valid)", "(*self.moved_guards(guards),)"),
 )  # fmt: skip
