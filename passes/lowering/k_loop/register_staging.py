@@ -100,6 +100,23 @@ def split_element_moves(phase: Phase) -> tuple[Phase, ...]:
     return loading, evolve(loading, name=f"{phase.name}_store", roots=(evolve(root, value=held[load], dtype=kind),))
 
 
+def load_before_computing(phase: Phase) -> tuple[Phase, ...]:
+    """Return the load and store phases of a fetch of computed elements.
+
+    Both stand together; another fetch stays alone. Loads of an element do not pass the branches of a division before.
+    """
+    (root,) = phase.roots
+    if not isinstance(root, Store) or isinstance(root.value, Load) or [v.name for v in phase.unrolled] != [TRIP]:
+        return (phase,)
+    loads = [n for n in post_order([root.value]) if isinstance(n, Load) and n.space == "global"]
+    (trip,) = phase.unrolled
+    if not loads or len(loads) * trip.extent > MAX_HELD_ELEMENTS:
+        return (phase,)
+    keeps, held = _hold_loads(loads, phase.name, (as_index(trip),), (trip.extent,))
+    store = evolve(root, value=_replace_loads(root.value, held))
+    return evolve(phase, roots=keeps), evolve(phase, name=f"{phase.name}_store", roots=(store,))
+
+
 def _hold_loads(
     loads: Sequence[Load], name: str, at: tuple[Index, ...], shape: tuple[int, ...]
 ) -> tuple[tuple[RegisterWrite, ...], dict[Value, Value]]:

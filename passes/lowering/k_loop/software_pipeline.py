@@ -41,7 +41,7 @@ from ..layout import AxisBinding, Tile, stage
 from ..segment_state import SegmentState
 from ..substitute_phase import substitute_phase
 from .multiply import Multiplication
-from .register_staging import register_staging_phases, split_element_moves
+from .register_staging import load_before_computing, register_staging_phases, split_element_moves
 
 
 def staged_tiles(
@@ -280,13 +280,16 @@ def k_loop(pipeline: SharedPipeline, compute: Phase) -> list[Item]:
         return pipeline.loop([compute])
     if pipeline.schedule.stages == 1:
         closing: tuple[Item, ...] = (Barrier(),) if pipeline.step.extent > 1 else ()
-        phases = pipeline.fetch(at).whole
+        phases = [part for phase in pipeline.fetch(at).whole for part in load_before_computing(phase)]
         waits = (Commit(), Wait(0)) if any(phase.asynchronous for phase in phases) else ()
         return pipeline.loop([*phases, *waits, Barrier(), compute, *closing])
     later = pipeline.fetch(at + pipeline.prefetch_distance).copied
     following = [guard_fetch(phase, pipeline.exists(at + pipeline.prefetch_distance)) for phase in later]
-    moves = [split_element_moves(phase) if pipeline.schedule.mma else (phase,) for phase in following]
-    begun, stores = [phase for phase, *_ in moves], [phase for _, *rest in moves for phase in rest]
+    if pipeline.schedule.mma:
+        moves = [split_element_moves(phase) for phase in following]
+        begun, stores = [phase for phase, *_ in moves], [phase for _, *rest in moves for phase in rest]
+    else:
+        begun, stores = [part for phase in following for part in load_before_computing(phase)], []
     turn = (*pipeline.wait, *pipeline.stage_registers(at), *begun, *pipeline.commit, compute, *stores)
     return [*pipeline.prologue(), pipeline.turns(turn)]
 
