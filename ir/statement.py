@@ -113,13 +113,14 @@ class Statement:
         """
         found = []
         for index, extent in zip(self.write, shape, strict=True) if self.into == ONE_ARRIVAL else ():
-            looked_up = next((p for p, _ in index.terms if isinstance(p, Indirect)), None)
-            if looked_up is None:
+            looked_up = [p for p, _ in index.terms if isinstance(p, Indirect)]
+            alone = len(looked_up) == len(index.terms) == 1 and not index.const
+            if not looked_up:
                 found += [guard for guard in (Guard(index, 0, extent),) if not guard.always]
             else:
-                largest = _LARGEST_INDEX if len(index.terms) == 1 and not index.const else _LARGEST_SUMMAND
-                terms = tuple((evolve(p, extent=largest) if p is looked_up else p, f) for p, f in index.terms)
-                found.append(Guard(Index(index.const, terms), 0, looked_up.extent))
+                largest = _LARGEST_INDEX if alone else _LARGEST_SUMMAND
+                terms = tuple((evolve(p, extent=largest) if p in looked_up else p, f) for p, f in index.terms)
+                found.append(Guard(Index(index.const, terms), 0, looked_up[0].extent if alone else extent))
         return tuple(found)
 
     @property

@@ -254,6 +254,7 @@ def _declare_held(kernel: Kernel, names: KernelNames, out: Writer) -> None:
                 names.registers[root.name] = register
                 names.shapes[root.name] = root.shape
                 names.types[root.name] = root.dtype
+                names.pointers[root.name] = PointerName(register, root.dtype, root.shape)
                 out.line(f"{names.dialect.type(root.dtype)} {register}[{prod(root.shape)}];")
 
 

@@ -92,7 +92,7 @@ def _loaded_tensors(kernel: Kernel) -> set[str]:
     found = set[str]()
     for node in nodes:
         found |= {a.buffer for a in buffer_accesses(node) if a.space == "global"}
-        found |= {i.tensor for index in own_indices(node) for i in indirects(index)}
+        found |= {i.tensor for index in own_indices(node) for i in indirects(index) if not i.held}
     return found
 
 

@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 
 from attrs import frozen
 
-from ...ir import Clamp, DType, FloorDiv, Guard, Index, Indirect, Mod, Var, indirects, variables
+from ...ir import Clamp, DType, FloorDiv, Guard, Index, Indirect, Mod, Var, indirects, linearise, row_major, variables
 
 
 @frozen
 class PointerName:
-    """Name of a buffer in a kernel's text, and its element type."""
+    """Name of a buffer or of registers, element type, shape of registers."""
 
     name: str
     dtype: DType
+    shape: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         return self.name
@@ -52,7 +53,7 @@ def _atom_text(primary: object, pointers: Mapping[str, PointerName], raw: bool) 
     if isinstance(primary, Clamp):
         return f"cuts_clamp({index_text(primary.arg, pointers, raw=raw)}, {primary.low}, {primary.high})"
     assert isinstance(primary, Indirect)
-    (flat,) = primary.indices
+    flat = linearise(primary.indices, row_major(pointers[primary.tensor].shape or (1,)))
     element = f"{pointers[primary.tensor]}[{index_text(flat, pointers)}]"
     if not primary.wraps:
         return f"((int){element})"

@@ -41,12 +41,11 @@ from ...ir import (
     Window,
     box_variables,
     node_users,
-    operand_nodes,
     variables,
     vector_axes,
 )
 from .index_ctext import guard_text
-from .needed_nodes import needed_nodes, source_nodes
+from .needed_nodes import needed_nodes, registers_read, source_nodes
 from .nodes import NodePrinter
 from .scope import KernelNames, Writer
 from .text_size import unroll_factor
@@ -154,13 +153,9 @@ class PhasePrinter:
             return True
         left = (n for n in unit.nodes if any(home.get(u) is not unit for u in self.users.get(n, [])))
         found = (o for n in unit.nodes for o in source_nodes(n) if home.get(o) is not unit and not _inline_always(o))
-        held = (
-            o
-            for n in unit.nodes
-            for o in (n, *operand_nodes(n))
-            if isinstance(o, (RegisterRead, Accumulate, LaneProduct, RegisterWrite))
-        )
-        along = any(var in variables(i) for o in held for i in o.at)
+        own = (n.at for n in unit.nodes if isinstance(n, (RegisterRead, Accumulate, LaneProduct, RegisterWrite)))
+        held = (*own, *(at for n in unit.nodes for _, at in registers_read(n)))
+        along = any(var in variables(i) for at in held for i in at)
         return along or any(var in self.boxes[node] for node in (*left, *found))
 
     def _unroll(self, nodes: Sequence[DfgNode], opened: tuple[Var, ...], var: Var) -> int:
@@ -211,8 +206,8 @@ class PhasePrinter:
         for node in nodes:
             key = self._key(node, opened)
             joined = bool(units) and fence == len(units) and units[-1].key == key  # lane reductions in one exchange
-            early = fence > 0 and self._is_of_rows(node)
-            held = (o.name for o in operand_nodes(node) if isinstance(o, RegisterRead))
+            held = [name for name, _ in registers_read(node)]
+            early = fence > 0 and not held and self._is_of_rows(node)
             known = (*(place[o] for o in source_nodes(node) if o in place), *(written[n] for n in held if n in written))
             earliest = max([0 if early else fence - joined, *known], default=0)
             fitting = [i for i in range(earliest, len(units)) if units[i].key == key]

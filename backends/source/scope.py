@@ -104,7 +104,7 @@ class KernelNames:
 
     kernel: Kernel
     dialect: Dialect
-    pointers: Mapping[str, PointerName]
+    pointers: dict[str, PointerName]
     maps: Mapping[str, str] = field(factory=dict)
     elected: str = "tid == 0"
     registers: dict[str, str] = field(factory=dict)

@@ -17,7 +17,7 @@ from math import gcd
 from typing import Any, TypeAlias, Union
 
 import numpy as np
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 
 @frozen(cache_hash=True)
@@ -168,13 +168,15 @@ class Clamp:
 class Indirect:
     """Element of an integer tensor, in `[0, extent)` by contract.
 
-    A negative element counts from the end (`extent` is added), as ONNX and NumPy do, where `wraps` is set.
+    A negative element counts from the end (`extent` is added), as ONNX and NumPy do, where `wraps` is set. It may be
+    `held`: a value of a row in registers of the instance, as a place in a sorted row.
     """
 
     tensor: str
     indices: tuple[Index, ...]
     extent: int
     wraps: bool = True
+    held: bool = False
 
     @property
     def text(self) -> str:
@@ -189,7 +191,7 @@ class Indirect:
 
     def with_parts(self, parts: tuple[Index, ...]) -> Index:
         """Return the element at another place."""
-        return Index(0, ((Indirect(self.tensor, parts, self.extent, self.wraps), 1),))
+        return Index(0, ((evolve(self, indices=parts), 1),))
 
     def bounds(self) -> tuple[int, int]:
         """Least and greatest value."""

@@ -100,12 +100,10 @@ def points(leaves: Iterable[Var | Indirect]) -> dict[Var | Indirect, Values]:
     leaves = tuple(leaves)
     extents = [max(1, leaf.extent) for leaf in leaves]
     count = prod(extents)
-    flat = (
-        np.arange(count)
-        if count <= MAX_TESTED_POINTS
-        else np.unique(np.random.default_rng(0).integers(0, count, MAX_TESTED_POINTS))
-    )
-    return dict(zip(leaves, np.unravel_index(flat, extents), strict=True)) if leaves else {}
+    if count > MAX_TESTED_POINTS:
+        rng = np.random.default_rng(0)
+        return {leaf: rng.integers(0, extent, MAX_TESTED_POINTS) for leaf, extent in zip(leaves, extents, strict=True)}
+    return dict(zip(leaves, np.unravel_index(np.arange(count), extents), strict=True)) if leaves else {}
 
 
 def is_injective(place: Index, axes: Sequence[Var]) -> bool:

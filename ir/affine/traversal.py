@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from math import gcd
 
+from attrs import evolve
+
 from .index import FloorDiv, Index, IndexLike, Indirect, Primary, Var, as_index
 
 
@@ -83,8 +85,6 @@ def rename_index(index: Index, names: Mapping[str, str]) -> Index:
     def rename(primary: Primary, parts: tuple[Index, ...]) -> Index | None:
         if not isinstance(primary, Indirect):
             return None
-        return Index(
-            0, ((Indirect(names.get(primary.tensor, primary.tensor), parts, primary.extent, primary.wraps), 1),)
-        )
+        return Index(0, ((evolve(primary, tensor=names.get(primary.tensor, primary.tensor), indices=parts), 1),))
 
     return map_primaries(index, rename) if indirects(index) else index

@@ -97,7 +97,8 @@ def _print_primary(primary: Primary, names: IndexNames) -> str:
     if isinstance(primary, Clamp):
         return f"clamp({print_index(primary.arg, names)}, {primary.low}, {primary.high})"
     inner = ", ".join(print_index(i, names) for i in primary.indices)
-    return f"{names.quote(primary.tensor)}[{inner}]{{{primary.extent}{'' if primary.wraps else ' nowrap'}}}"
+    notes = f"{'' if primary.wraps else ' nowrap'}{' held' if primary.held else ''}"
+    return f"{names.quote(primary.tensor)}[{inner}]{{{primary.extent}{notes}}}"
 
 
 def print_guard(guard: Guard, names: IndexNames) -> str:
@@ -221,8 +222,9 @@ def _parse_indirect(tokens: Tokens, declared: Mapping[str, Var]) -> Indirect:
     tokens.expect("{")
     extent = tokens.integer()
     wraps = not tokens.accept("nowrap")
+    held = tokens.accept("held")
     tokens.expect("}")
-    return Indirect(tensor, tuple(indices), extent, wraps)
+    return Indirect(tensor, tuple(indices), extent, wraps, held)
 
 
 def parse_guard(tokens: Tokens, declared: Mapping[str, Var]) -> Guard:

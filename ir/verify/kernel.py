@@ -122,7 +122,8 @@ def check_buffers_declared(kernel: Kernel) -> Iterator[VerifyError]:
                     yield VerifyError(
                         f"{place.words}: {quote(access.buffer)} is no {access.space} memory that the kernel may touch"
                     )
-            for tensor in {i.tensor for index in own_indices(node) for i in indirects(index)} - {*kernel.reads}:
+            looked_up = (i for index in own_indices(node) for i in indirects(index) if not i.held)
+            for tensor in {i.tensor for i in looked_up} - {*kernel.reads}:
                 yield VerifyError(f"{place.words}: an index reads {quote(tensor)}, which the kernel does not")
 
 

@@ -51,11 +51,12 @@ def check_places(target: TensorRef, write: tuple[Index, ...], item: s.Assignment
 
 
 def _is_place(index: Index, added: bool) -> bool:
-    """Return whether an index is an integer of a tensor, alone or with variables `added` to it."""
+    """Return whether an index is an integer of a tensor, alone or with variables and integers `added` to it."""
     looked_up = tuple((primary, factor) for primary, factor in index.terms if isinstance(primary, Indirect))
     rest = index - Index(0, looked_up)
-    single = len(looked_up) == 1 and looked_up[0][1] == 1
-    return single and (rest == Index() or (added and is_affine(rest) and rest.bounds()[0] >= 0))
+    if added:
+        return any(factor == 1 for _, factor in looked_up) and is_affine(rest) and rest.bounds()[0] >= 0
+    return len(looked_up) == 1 and looked_up[0][1] == 1 and rest == Index()
 
 
 def check_injective(target: TensorRef, write: tuple[Index, ...], axes: list[Var], item: s.Assignment) -> None:

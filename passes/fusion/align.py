@@ -7,7 +7,7 @@ for through inlined statements. Free axes of a consumer become *row* axes, which
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import permutations, product
 from math import prod
 from typing import TypeAlias
@@ -18,6 +18,7 @@ from ...ir import (
     COMBINERS,
     Expr,
     Index,
+    Indirect,
     Read,
     Reduction,
     Segment,
@@ -25,6 +26,8 @@ from ...ir import (
     TensorType,
     Var,
     as_index,
+    expr_indirects,
+    indirects,
     is_bijection,
     linearise,
     reads,
@@ -179,7 +182,9 @@ def _edges(statements: Sequence[Statement]) -> Iterator[Edge]:
     for number, statement in enumerate(statements):
         producers.setdefault(statement.target, []).append(number)
     for consumer, statement in enumerate(statements):
-        for read in statement.reads:
+        looked_up = (*expr_indirects(statement.body), *(i for w in statement.write for i in indirects(w)))
+        found_reads: Iterable[Read | Indirect] = (*statement.reads, *dict.fromkeys(looked_up))
+        for read in found_reads:
             if len(found := producers.get(read.tensor, [])) == 1:
                 # For a value along a row only the instance matters: its place in the row comes last.
                 yield found[0], consumer, read.indices[: len(statements[found[0]].write)]

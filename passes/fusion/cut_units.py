@@ -87,9 +87,16 @@ def _fits(program: Program, start: int, end: int, last_reads: Mapping[str, int],
     run = program.statements[start:end]
     if len(run) > 1 and (any(s.combines_in_memory for s in run) or _is_narrow(run) or _sums_states(run, program)):
         return False
+    if not _is_connected(run):
+        return False
     targets = {s.target for s in run}
     writes = tensors_left_by(run, end, last_reads, program.outputs)
-    if len(targets) > 1 and any(copy_source(s) and (s.target in writes or _is_part(s, program.tensors)) for s in run):
+    # Copies of values that threads hold along a row are no views.
+    passed = targets - {*writes} if any(s.along is not None for s in run) else set()
+    copies = [(s, read.tensor) for s in run if (read := copy_source(s))]
+    if len(targets) > 1 and any(
+        (s.target in writes and source not in passed) or _is_part(s, program.tensors) for s, source in copies
+    ):
         return False
     others = (*program.statements[:start], *program.statements[end:])
     if any(s.target in targets for s in others) or not targets.isdisjoint(elsewhere):
@@ -99,6 +106,16 @@ def _fits(program: Program, start: int, end: int, last_reads: Mapping[str, int],
     if isinstance(found, Illegal) or (found.constants and len(run) > 1):
         return False
     return len(run) == 1 or not any(map(_spreads, found.segments))
+
+
+def _is_connected(run: Sequence[Statement]) -> bool:
+    """Return whether tensors lead from each statement of a run to each other one."""
+    parts: list[set[str]] = []
+    for statement in run:
+        own = {statement.target, *statement.tensors_read}
+        joined = [part for part in parts if not own.isdisjoint(part)]
+        parts = [part for part in parts if part not in joined] + [own.union(*joined)]
+    return len(parts) <= 1
 
 
 def _spreads(segment: Segment) -> bool:
@@ -115,8 +132,10 @@ def _spreads(segment: Segment) -> bool:
 def _is_narrow(run: Sequence[Statement]) -> bool:
     """Return whether a run fuses a long reduction with another statement of similar work, although few instances hold
     it or their rows are too long to keep. Separate reductions can be split, and other statements have as many threads
-    as elements.
+    as elements. The ranks of a sort are not computed.
     """
+    ranks = {t for s in run if s.along is not None for t in s.tensors_read}
+    run = [s for s in run if s.along is None and s.target not in ranks]
     work = [(prod(v.extent for v in s.axes), prod(v.extent for v in s.reduce)) for s in run]
     if sum(places * terms >= MIN_NARROW_TERMS for places, terms in work) < 2:
         return False

@@ -30,8 +30,11 @@ from ...ir import (
     Guard,
     Index,
     IndexValue,
+    Indirect,
     InRange,
+    MoveIndex,
     Output,
+    Primary,
     Read,
     Reduction,
     Segment,
@@ -40,11 +43,11 @@ from ...ir import (
     Var,
     as_index,
     dtype_of,
-    expr_variables,
     factors,
     indirects,
     is_bijection,
-    order_lookups_last,
+    map_guards,
+    map_primaries,
     rebuild,
     rename_axes,
     solve,
@@ -53,7 +56,15 @@ from ...ir import (
     substitute_guards,
     variables,
 )
-from ..statements import FusionError, Inliner, constant, single_term, split_argument_reduction
+from ..statements import (
+    FusionError,
+    Inliner,
+    constant,
+    guard_factors,
+    hoist_factors,
+    single_term,
+    split_argument_reduction,
+)
 from .align import Places, align, check_counts, order_of_row
 from .fold_tables import fold_tables
 from .held_rows import ColumnSum, HeldRows, check_column, check_rows, read_state, spread_columns
@@ -106,10 +117,9 @@ class _Normaliser:
         check_counts(statements, self.live)
         plain = self._prepare(statements)
         needed = self._needed_statements(plain)
-        self._check_places(needed)
         places = align(needed, self.live, self.columns)
         held = frozenset(s.target for s in needed if s.combine)
-        inliner = Inliner(self.tensors, held)
+        inliner = Inliner(self.tensors, held, self.held.along)
         reductions: list[Reduction] = []
         outputs: list[Output] = []
         registers: dict[str, Expr] = {}  # replacement of reads of a reduced tensor
@@ -129,14 +139,6 @@ class _Normaliser:
         return self._group(segment)
 
     # ---- statements ahead of alignment
-
-    def _check_places(self, statements: Sequence[Statement]) -> None:
-        """Raise where results of one statement, also of other threads, are indices of another one's scatter."""
-        written = {statement.target for statement in statements}
-        for statement in statements:
-            for place in (i.tensor for index in statement.write for i in indirects(index)):
-                if place in written:
-                    raise FusionError(f"{place} says where values of {statement.target} arrive")
 
     def _prepare(self, statements: Sequence[Statement]) -> list[Statement]:
         """Rename axes, split argmax and argmin, and turn reductions over one element into plain statements."""
@@ -198,9 +200,9 @@ class _Normaliser:
         if reductions and (term := single_term(body, statement, rows)) is not None:
             registers[statement.target] = term if dtype_of(term, self.tensors) is dtype else Cast(dtype, term)
             return
-        body, scale = _hoist(body, statement, frozenset(rows), self.tensors)
+        body, scale = hoist_factors(body, statement, frozenset(rows), self.tensors)
         if statement.combine == "sum" and len(factors(body)) > 1:
-            body = _with_guarded_factors(body)
+            body = guard_factors(body)
         accumulator = dtype.accumulator
         if (condition := self._count_condition(body, statement)) is not None:
             body, accumulator = Cast(DType.F32, condition), DType.F32
@@ -262,7 +264,7 @@ class _Normaliser:
         registers: dict[str, Expr],
         reductions: Sequence[Reduction],
     ) -> Output:
-        inliner.check_write(statement.write)
+        statement = evolve(statement, write=tuple(map(inliner.inline_index, statement.write)))
         write = tuple(substitute(w, values) for w in statement.write)
         limit, column = self.held.limits.get(statement.target), self.columns.get(statement.target)
         named = (*write, *([values[limit[0]]] if limit else []), *(values.values() if column else ()))
@@ -280,9 +282,10 @@ class _Normaliser:
         guards: tuple[Guard, ...] = ()
         if limit:
             guards = (Guard(substitute(values[limit[0]], rows), *limit[1:]),)
-        write = tuple(substitute(w, rows) for w in write)
+        move = self._index_mover(places, registers)
+        write = tuple(move(substitute(w, rows)) for w in write)
         arriving = statement.arrival_guards(self.tensors[statement.target].shape)
-        guards += substitute_guards(substitute_guards(arriving, values), rows)
+        guards += map_guards(substitute_guards(substitute_guards(arriving, values), rows), move)
         into = statement.into if statement.combines_in_memory else None
         across = column.combine if column else None
         return Output(statement.target, write, body, places.row_vars(extra), guards, into, across)
@@ -290,23 +293,46 @@ class _Normaliser:
     def _resolve(self, expr: Expr, places: Places, registers: Mapping[str, Expr]) -> Expr:
         """Replace reads of reduced tensors by the instance's own value; raise where another's would be needed."""
 
+        move = self._index_mover(places, registers)
+
         def leaf(node: Expr) -> Expr:
+            if any(map(indirects, node.own_indices)):
+                node = node.with_indices(move, lambda guards: map_guards(guards, move))
             if not isinstance(node, Read) or node.tensor not in registers:
                 return node
-            statement, values = places.reductions[node.tensor]
-            instance = node.indices[: len(statement.write)]  # the place along a row follows
-            solution = solve(list(zip(statement.write, instance, strict=True)), statement.axes)
-            same = solution is not None and all(solution.values[a] == values[a] for a in statement.axes)
-            if node.tensor in self.held.along:
-                same = same and node.indices[-1] == as_index(places.row_vars(statement.reduce)[0])
-            if solution is None or not same:
-                raise FusionError(f"{node.tensor} is needed at elements that other threads compute")
-            value, guards = registers[node.tensor], tuple(dict.fromkeys((*solution.guards, *node.guards)))
+            guards = tuple(dict.fromkeys((*self._own_guards(node.tensor, node.indices, places), *node.guards)))
+            value = registers[node.tensor]
             if not guards:
                 return value
             return Call("select", (InRange(guards), value, constant(node.fill, dtype_of(value, self.tensors))))
 
         return rebuild(expr, leaf)
+
+    def _own_guards(self, tensor: str, indices: Sequence[Index], places: Places) -> tuple[Guard, ...]:
+        """Return the guards of the instance's own value of a reduced tensor; raise where the element is another's."""
+        statement, values = places.reductions[tensor]
+        instance = indices[: len(statement.write)]  # the place along a row follows
+        solution = solve(list(zip(statement.write, instance, strict=True)), statement.axes)
+        same = solution is not None and all(solution.values[a] == values[a] for a in statement.axes)
+        if tensor in self.held.along:
+            same = same and indices[-1] == as_index(places.row_vars(statement.reduce)[0])
+        if solution is None or not same:
+            raise FusionError(f"{tensor} is needed at elements that other threads compute")
+        return solution.guards
+
+    def _index_mover(self, places: Places, registers: Mapping[str, Expr]) -> MoveIndex:
+        """Return the function that replaces lookups of reduced rows in an index by the instance's own values."""
+
+        def change(primary: Primary, parts: tuple[Index, ...]) -> Index | None:
+            if not isinstance(primary, Indirect) or primary.tensor not in registers:
+                return None
+            own, value = self._own_guards(primary.tensor, parts, places), registers[primary.tensor]
+            value = value.arg if isinstance(value, Cast) else value
+            if own or not isinstance(value, Read):
+                raise FusionError(f"{primary.tensor} is an index, so it has to be the value of a row")
+            return evolve(primary, tensor=value.tensor, held=True).with_parts(value.indices)
+
+        return lambda index: map_primaries(index, change) if indirects(index) else index
 
     def _group(self, segment: Segment) -> FusedGroup:
         read = segment.tensors_read
@@ -332,41 +358,6 @@ def _in_order(statement: Statement, values: Mapping[Var, Index]) -> list[Var]:
         for primary, _ in terms:
             found.update(dict.fromkeys(sorted(variables(Index(0, ((primary, 1),))), key=lambda v: v.name)))
     return list(found)
-
-
-def _hoist(
-    body: Expr, statement: Statement, rows: frozenset[Var], tensors: Mapping[str, TensorType]
-) -> tuple[Expr, Expr | None]:
-    """Split the factors that no reduced axis touches off the body of a sum."""
-    parts = factors(body)
-    if statement.combine != "sum" or len(parts) == 1 or not tensors[statement.target].dtype.is_float:
-        return body, None
-    fixed = [p for p in parts if not expr_variables(p) & rows]
-    moving = [p for p in parts if expr_variables(p) & rows]
-    if not fixed or not moving:
-        return body, None
-    return _product(moving), _product(fixed)
-
-
-def _with_guarded_factors(part: Expr) -> Expr:
-    """Return a product whose factors that data turns to 0 are guarded reads, which copies bring as they are."""
-    if not isinstance(part, Call) or part.fn not in ("mul", "select"):
-        return part
-    if part.fn == "mul":
-        return part.with_children(tuple(map(_with_guarded_factors, part.args)))
-    condition, read, other = part.args
-    if not isinstance(condition, InRange) or not any(indirects(guard.index) for guard in condition.guards):
-        return part
-    if not isinstance(read, Read) or read.fill != 0 or not isinstance(other, Const) or other.value != 0:
-        return part
-    return evolve(read, guards=order_lookups_last((*condition.guards, *read.guards)))
-
-
-def _product(parts: Sequence[Expr]) -> Expr:
-    result = parts[0]
-    for part in parts[1:]:
-        result = Call("mul", (result, part))
-    return result
 
 
 def _join_pieces(

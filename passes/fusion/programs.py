@@ -81,15 +81,20 @@ def build_programs(
 
 
 def _past_copies(units: Sequence[Unit]) -> list[Unit]:
-    """Return units that look up integers in the sources of copies; tensors that loops write are left out."""
+    """Return units that look up integers in the sources of copies.
+
+    Tensors that loops write, or that stay in a unit, are left out.
+    """
     written: dict[str, list[Statement]] = {}
     for unit in units:
         for statement in unit.statements:
             written.setdefault(statement.target, []).append(statement)
     loops = {t for unit in units if unit.repeat for t in unit.writes}
+    passed = written.keys() - {t for unit in units for t in unit.writes}
     copies: dict[str, list[tuple[Statement, Read]]] = {}
     for tensor, found in written.items():
-        sources = [(s, read) for s in found if (read := copy_source(s)) is not None and read.tensor not in loops]
+        reads = [(s, copy_source(s)) for s in found]
+        sources = [(s, read) for s, read in reads if read is not None and read.tensor not in loops | passed]
         if len(sources) == len(found) and tensor not in loops:
             copies[tensor] = sources
     return [_looks_past(unit, copies) for unit in units]

@@ -221,8 +221,10 @@ def random_groups(read: Read, shape: Sequence[int], cover: Cover, unit: int) -> 
     if not is_scattered(read):
         return 0.0
     *outer, _ = (distinct(i, cover.extents, extent) for i, extent in zip(read.indices, shape, strict=True))
-    inner = shape[-1]
-    groups = product(outer) * ceil_div(inner, unit) * 1.0
+    looked_up = {primary: f for primary, f in read.indices[-1].terms if isinstance(primary, Indirect)}
+    even = Index(0, tuple(term for term in read.indices[-1].terms if term[0] not in looked_up))
+    reach = span(even, cover.extents) + 1 + sum(abs(f) * (primary.extent - 1) for primary, f in looked_up.items())
+    groups = product(outer) * ceil_div(least(shape[-1], reach), unit) * 1.0
     points = cover.dependent(places_of(read.indices))
     return groups * -np.expm1(-points / groups)
 

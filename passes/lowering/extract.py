@@ -20,6 +20,7 @@ from ...ir import (
     Guard,
     Index,
     IndexLike,
+    Indirect,
     Item,
     Kernel,
     Load,
@@ -27,6 +28,7 @@ from ...ir import (
     MmaAccumulate,
     Pack,
     Phase,
+    Primary,
     RegisterRead,
     RegisterWrite,
     Root,
@@ -35,9 +37,13 @@ from ...ir import (
     Test,
     Value,
     Var,
+    as_index,
     coarsen,
+    indirects,
+    live_guards,
+    map_guards,
+    map_primaries,
     substitute,
-    substitute_guards,
     variables,
     with_indices,
     with_operands,
@@ -145,7 +151,7 @@ class _Walk:
 
     def root(self, root: Root) -> Root:
         if isinstance(root, Store):
-            address = substitute(root.address, self.values)
+            address = self.index(root.address)
             return evolve(root, address=address, value=self.value(root.value), guards=self.guards(root.guards))
         if isinstance(root, Accumulate):
             over = tuple(dict.fromkeys(v for axis in root.over for v in self.local_variables(axis)))
@@ -167,7 +173,21 @@ class _Walk:
         return tuple(substitute(i, self.registers) for i in at)
 
     def guards(self, guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
-        return tuple(dict.fromkeys((*substitute_guards(guards, self.values), *self.valid)))
+        return tuple(dict.fromkeys((*self.moved_guards(guards), *self.valid)))
+
+    def moved_guards(self, guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
+        return live_guards(map_guards(guards, self.index))
+
+    def index(self, index: Index) -> Index:
+        """Return an index at the thread's places, with its registers."""
+
+        def move(primary: Primary, parts: tuple[Index, ...]) -> Index | None:
+            if isinstance(primary, Indirect) and primary.held:
+                return primary.with_parts(self.register_indices(primary.indices))
+            return as_index(self.values.get(primary, primary)) if isinstance(primary, Var) else None
+
+        held = any(i.held for i in indirects(index))
+        return map_primaries(index, move) if held else substitute(index, self.values)
 
     def value(self, node: Value) -> Value:
         if node not in self.seen:
@@ -176,16 +196,14 @@ class _Walk:
 
     def _rebuild(self, node: Value) -> Value:
         if isinstance(node, Load):
-            address = substitute(node.address, self.values)
+            address = self.index(node.address)
             moved = variables(address)  # neighbours that load one element share its guards
             guards = dict.fromkeys(coarsen(guard, moved) for guard in self.guards(node.guards))
             return evolve(node, address=address, guards=tuple(guards))
         if isinstance(node, RegisterRead):
             return evolve(node, at=self.register_indices(node.at))
         over = with_operands(node, self.value)
-        node = with_indices(
-            over, lambda i: substitute(i, self.values), lambda guards: substitute_guards(guards, self.values)
-        )
+        node = with_indices(over, self.index, self.moved_guards)
         if isinstance(node, Test):  # neighbours lie before an end together
             return Test(tuple(dict.fromkeys(coarsen(guard, ()) for guard in node.guards)))
         return node

@@ -169,14 +169,14 @@ def strides_of(tensor: str, context: Context) -> tuple[int, ...]:
 def resolve(index: Index, context: Context) -> Index:
     """Flatten the coordinates of indirect reads.
 
-    An `Indirect` primary then has one index, a flat address.
+    An `Indirect` primary then has one index, a flat address, or those of a register.
     """
 
     def flatten(primary: Primary, parts: tuple[Index, ...]) -> Index | None:
-        return (
-            primary.with_parts((linearise(parts, strides_of(primary.tensor, context)),))
-            if isinstance(primary, Indirect)
-            else None
-        )
+        if not isinstance(primary, Indirect):
+            return None
+        if primary.held:
+            return primary.with_parts(context.held[primary.tensor].at)
+        return primary.with_parts((linearise(parts, strides_of(primary.tensor, context)),))
 
     return map_primaries(index, flatten) if indirects(index) else index

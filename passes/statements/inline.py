@@ -11,7 +11,7 @@ yields the fill:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
 
@@ -32,6 +32,7 @@ from ...ir import (
     Indirect,
     InRange,
     Inverse,
+    Primary,
     Read,
     Statement,
     TensorType,
@@ -43,6 +44,8 @@ from ...ir import (
     dtype_of,
     expr_indirects,
     indirects,
+    map_indices,
+    map_primaries,
     order_lookups_last,
     rebuild,
     solve,
@@ -167,12 +170,16 @@ class Inliner:
 
         b = exp(a); c = b * b; inline(c + 1)   ->   exp(a) * exp(a) + 1, with one object for both exponentials
 
-    A tensor that several statements write in pieces is defined by cases.
+    A tensor that several statements write in pieces is defined by cases. Values of `rows`, which instances hold along
+    a row, may be indices; copies of them too.
     """
 
-    def __init__(self, tensors: Mapping[str, TensorType], held: frozenset[str]) -> None:
+    def __init__(
+        self, tensors: Mapping[str, TensorType], held: frozenset[str], rows: Collection[str] = frozenset()
+    ) -> None:
         self.tensors = tensors
         self.held = held
+        self.rows = rows
         self._definitions: dict[str, list[Statement]] = {}
         self._sizes: dict[str, int] = {}  # of the least piece
         self._read: set[str] = set()
@@ -180,7 +187,7 @@ class Inliner:
 
     def define(self, statement: Statement) -> None:
         """Add a pointwise statement; statements come in order of definition."""
-        self._check_indirect(statement.body)
+        statement = evolve(statement, body=self._inline_lookups(statement.body))
         size = node_count(statement.body, self._sizes)
         self._sizes[statement.target] = min(size, self._sizes.get(statement.target, size))
         if statement.target in self._read:  # a further piece: earlier reads are of those before
@@ -198,7 +205,7 @@ class Inliner:
 
     def inline(self, expr: Expr) -> Expr:
         """Return the expression with every defined tensor replaced by its definition."""
-        self._check_indirect(expr)
+        expr = self._inline_lookups(expr)
         if node_count(expr, self._sizes) > CERTAIN_EXCESS * MAX_NODES:  # known before it is made, which takes long
             raise FusionError(f"the fused expression would have more than {MAX_NODES} operations")
         result = rebuild(expr, self._leaf)
@@ -206,17 +213,42 @@ class Inliner:
             raise FusionError(f"the fused expression would have more than {MAX_NODES} operations")
         return result
 
-    def _check_indirect(self, expr: Expr) -> None:
-        self._check_places(expr_indirects(expr))
+    def _inline_lookups(self, expr: Expr) -> Expr:
+        """Return the expression with indices that look up no tensor defined here."""
+        if self._lookups_within(expr_indirects(expr)):
+            return map_indices(expr, self.inline_index)
+        return expr
 
-    def check_write(self, indices: Sequence[Index]) -> None:
-        """Raise `FusionError` for writes at places that the same segment computes."""
-        self._check_places(i for index in indices for i in indirects(index))
+    def _lookups_within(self, places: Iterable[Indirect]) -> set[str]:
+        return {i.tensor for i in places} & (self._definitions.keys() | self.held)
 
-    def _check_places(self, places: Iterable[Indirect]) -> None:
-        computed = {i.tensor for i in places} & (self._definitions.keys() | self.held)
-        if computed:
-            raise FusionError(f"{min(computed)} is used as an index, so it has to be in memory")
+    def inline_index(self, index: Index) -> Index:
+        """Return an index that looks up values of rows, not copies.
+
+        Raises `FusionError` where it looks up other tensors that are defined here.
+        """
+
+        def change(primary: Primary, parts: tuple[Index, ...]) -> Index | None:
+            if not isinstance(primary, Indirect) or primary.tensor not in computed:
+                return None
+            value = self._copy_source(Read(primary.tensor, parts))
+            if value.tensor not in self.rows:
+                raise FusionError(f"{primary.tensor} is used as an index, so it has to be in memory")
+            return evolve(primary, tensor=value.tensor).with_parts(value.indices)
+
+        computed = self._lookups_within(indirects(index)) - {*self.rows}
+        return map_primaries(index, change) if computed else index
+
+    def _copy_source(self, read: Read) -> Read:
+        """Return the read that a read's value is a copy of, in a type of integers as wide or wider."""
+        pieces = self._definitions.get(read.tensor, ())
+        if len(pieces) != 1 or (inverse := _invert(pieces[0], read.indices)).guards:
+            return read
+        value, dtype = substitute_expr(pieces[0].body, inverse.values), self.tensors[read.tensor].dtype
+        value = value.arg if isinstance(value, Cast) else value
+        if not isinstance(value, Read) or value.guards or dtype.size < self.tensors[value.tensor].dtype.size:
+            return read
+        return self._copy_source(value)
 
     def _leaf(self, node: Expr) -> Expr:
         if not isinstance(node, Read) or node.tensor not in self._definitions:

@@ -120,3 +120,31 @@ def test_rows_are_sorted(shape: tuple[int, ...], attributes: dict[str, Any]) -> 
     model = graph({"x": shape}, op("y p", "top_k", "x", **attributes), out="y p")
     plan = build_graph(model, load_spec([]), find_target("opencl"), CompileOptions())
     assert all(result.ok and not result.error for result in plan.verify())
+
+
+@needs_opencl
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.I8, DType.U32])
+@pytest.mark.parametrize("k", [33, 101])
+def test_values_at_sorted_places_join_the_sort(dtype: DType, k: int) -> None:
+    """Gather two tensors at every or some places of a sorted row."""
+    x = np.array([0.0, -0.0, 1.0, 3.0, 3.0] * 41)[: 2 * 101].reshape(2, 101).astype(dtype.numpy)
+    if dtype.is_float:
+        x[:, 7:9] = np.nan, np.inf
+    z = np.arange(2 * 101, dtype=np.float32).reshape(2, 101)
+    types = {"x": TensorType(dtype, x.shape), "z": TensorType(DType.F32, z.shape)}
+    lines = op("y p", "top_k", "x", k=k, axis=1, largest=False), op("g", "gather_elements", "z", "p", axis=1)
+    model = graph(types, *lines, out="y p g")
+    plan = build_graph(model, load_spec([]), find_target("opencl"), CompileOptions())
+    found = plan.run({"x": x, "z": z})
+    places = np.argsort(x.astype(np.float64), axis=1, kind="stable")[:, :k]
+    np.testing.assert_array_equal(found["p"], places)
+    wanted = np.take_along_axis(x, places, 1)
+    np.testing.assert_array_equal(found["y"], wanted)
+    np.testing.assert_array_equal(np.signbit(found["y"])[wanted == 0], np.signbit(wanted)[wanted == 0])
+    np.testing.assert_array_equal(found["g"], np.take_along_axis(z, places, 1))
+
+
+def test_sorted_rows_and_values_are_one_kernel() -> None:
+    model = graph({"x": (8, 4096)}, op("y p", "top_k", "x", k=4096, axis=1, largest=False), out="y p")
+    plan = build_graph(model, load_spec([]), find_target("cuda:h200"), CompileOptions())
+    assert len(plan.launches) == 1

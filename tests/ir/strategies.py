@@ -38,10 +38,11 @@ affine = st.builds(
     st.tuples(*(st.sampled_from((0, 0, 1, 2, 3, 4, 6, 8, 12, -1, -2, -6)) for _ in VARIABLES)),
 )
 indirect = st.builds(
-    lambda tensor, parts, extent, wraps: Index(0, ((Indirect(tensor, tuple(parts), extent, wraps), 1),)),
+    lambda tensor, parts, *rest: Index(0, ((Indirect(tensor, tuple(parts), *rest), 1),)),
     st.sampled_from(("ids", "a/b:0", "clamp")),
     st.lists(indices, max_size=2),
     st.integers(1, 9),
+    st.booleans(),
     st.booleans(),
 )
 #: Indices of every kind.

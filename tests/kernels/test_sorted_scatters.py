@@ -23,6 +23,7 @@ from cuts.passes.fusion.programs import build_programs
 from cuts.passes.statements.scatters import (
     deterministic_scatter,
     make_scatters_deterministic,
+    place_lists,
     place_order,
     sorted_scatter,
 )
@@ -36,17 +37,20 @@ from hypothesis import strategies as st
 Array = np.ndarray[Any, Any]
 
 
-@pytest.fixture(autouse=True)
-def sorted_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=[0, 1 << 30], ids=["digits", "lists"])
+def sorted_rows(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Let small scatters take the path of large ones."""
+    monkeypatch.setattr(sorted_scatter, "MIN_DIGIT_ROWS", request.param)
+    monkeypatch.setattr(place_lists, "LIST_ROWS", 16)
+    monkeypatch.setattr(place_lists, "MAX_LISTS_PER_ROW", 1 << 20)
     monkeypatch.setattr(deterministic_scatter, "MAX_COMPARED_PAIRS", 0)
     monkeypatch.setattr(deterministic_scatter, "MAX_COMPARED_TERMS", 0)
     monkeypatch.setattr(sorted_scatter, "MIN_SORTED_ELEMENTS", 1)
     monkeypatch.setattr(sorted_scatter, "MIN_SORTED_ROW", 1)
     monkeypatch.setattr(sorted_scatter, "MIN_ORDERED_ELEMENTS", 1)
     monkeypatch.setattr(sorted_scatter, "CHUNK_BITS", 3)
-    monkeypatch.setattr(place_order, "LIST_ROWS", 16)
-    monkeypatch.setattr(place_order, "MAX_LISTS_PER_ROW", 1 << 20)
+    monkeypatch.setattr(place_order, "DIGIT_BITS", 3)
+    monkeypatch.setattr(place_order, "MIN_TILE", 32)
 
 
 def rows_of(seed: int, count: int, places: int, width: int, hot: bool, special: str = "") -> tuple[Array, Array]:
@@ -152,6 +156,7 @@ def test_empty_scatters_stay_empty(sizes: tuple[int, int, int]) -> None:
 
 def test_the_work_of_sorted_rows_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sorted_scatter, "CHUNK_BITS", 7)
+    monkeypatch.setattr(place_order, "DIGIT_BITS", 8)
     operands = [
         TensorType(DType.F32, (50257, 768)),
         TensorType(DType.I64, (8192, 1)),
@@ -159,7 +164,8 @@ def test_the_work_of_sorted_rows_is_linear(monkeypatch: pytest.MonkeyPatch) -> N
     ]
     program = Registry.builtin()["scatter_nd"].instantiate(operands, {"reduction": "add"}).program
     own = [s.target for s in make_scatters_deterministic(program).statements]
-    assert sum(name.endswith(".lists") for name in own) == 2, "one pass over places: ends of lists, then rows"
+    passes, lists = (sum(f".{kind}" in name for name in own) for kind in ("digit", "lists"))
+    assert (passes, lists) in ((2, 0), (0, 2)), "a pass for eight bits of places, or one over lists"
     assert not any("size" in name for name in own), "no row is counted in integers"
 
 

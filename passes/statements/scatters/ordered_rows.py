@@ -22,6 +22,7 @@ from ....ir import (
     Index,
     IndexValue,
     Indirect,
+    InRange,
     Read,
     Statement,
     TensorType,
@@ -38,9 +39,10 @@ from .scatter_rows import ScatterRows, looked_up
 
 @frozen
 class OrderedRows:
-    """Order of `count` rows that is their own.
+    """Order of `count` rows by their places.
 
-    The tensors `first` and `last` bound the rows of each place, which is the integer `at` of its `key`.
+    It is their own, or `order` has the rows. The integer `at` of a `key` is the place of the row that stands there, and
+    the tensors `first` and `last` bound the rows of each place.
     """
 
     count: int
@@ -48,22 +50,25 @@ class OrderedRows:
     key: Var
     first: str
     last: str
+    order: str = ""
 
     def begin(self, place: Index) -> Index:
         """Return where the rows of a place begin."""
-        return clamp(as_index(self.count) - looked_up(self.first, place, self.count + 1), 0, self.count)
+        return clamp(as_index(self.count) - looked_up(self.first, (place,), self.count + 1), 0, self.count)
 
     def end_of(self, place: Index) -> Index:
         """Return where the rows of a place end."""
-        return looked_up(self.last, place, self.count + 1)
+        return looked_up(self.last, (place,), self.count + 1)
 
     def row(self, number: Index) -> Index:
         """Return the row at a place of the order."""
-        return clamp(number, 0, self.count - 1)
+        number = clamp(number, 0, self.count - 1)
+        return looked_up(self.order, (number,), self.count) if self.order else number
 
-    def place_of(self, row: Index) -> Index:
-        """Return the place of a row."""
-        indices = tuple(substitute(i, {self.key: row}) for i in self.at.indices)
+    def place_at(self, number: Index) -> Index:
+        """Return the place of the row at a place of the order."""
+        moved = {self.key: clamp(number, 0, self.count - 1)}
+        indices = tuple(substitute(i, moved) for i in self.at.indices)
         return Index(0, ((evolve(self.at, indices=indices), 1),))
 
 
@@ -79,11 +84,13 @@ def ordered_place(rows: ScatterRows, index: DefUse, ordered: Collection[str]) ->
     return found if own and type_.size == rows.count else None
 
 
-def order_of_rows(target: str, rows: ScatterRows, at: Indirect, index: DefUse) -> tuple[OrderedRows, list[Statement]]:
+def order_of_rows(
+    target: str, rows: ScatterRows, at: Indirect, index: DefUse, key: Var
+) -> tuple[OrderedRows, list[Statement]]:
     """Return the order of ordered rows, and its statements."""
     kind = TensorType(DType.U32, rows.extents)
     first, last = (index.add_tensor(f"{target}.{name}", kind) for name in ("first", "last"))
-    order = OrderedRows(rows.count, at, rows.keys[0], first, last)
+    order = OrderedRows(rows.count, at, key, first, last)
     return order, [*_bounds(order)]
 
 
@@ -91,10 +98,11 @@ def _bounds(order: OrderedRows) -> Iterator[Statement]:
     """Yield the statements of the first and the last row of each place."""
     at, key, count = order.at, order.key, order.count
     own: Expr = Read(at.tensor, at.indices)
-    place = order.place_of(as_index(key))
+    place = order.place_at(as_index(key))
     for target, step, number in ((order.first, -1, as_index(count) - key), (order.last, 1, as_index(key) + 1)):
         there = as_index(key) + step
         near = tuple(substitute(i, {key: there}) for i in at.indices)
-        other = Read(at.tensor, near, (Guard(there, 0, count),), -1)
-        body = Call("select", (Call("ne", (other, own)), IndexValue(number, DType.U32), Const(0, DType.U32)))
+        inside = (Guard(there, 0, count),)
+        differs = Call("or", (Call("ne", (Read(at.tensor, near, inside), own)), Call("not", (InRange(inside),))))
+        body = Call("select", (differs, IndexValue(number, DType.U32), Const(0, DType.U32)))
         yield Statement(target, (key,), (place,), body, into="max")

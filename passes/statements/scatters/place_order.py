@@ -1,15 +1,14 @@
-"""Order of places: rows that a scatter sends, grouped by their places.
+"""Order of places: rows that a scatter sends, sorted by their places.
 
-Rows are appended to lists, whose lengths are counted before. Each of a place's S lists has every S-th row, in any
-order; a row then takes the rank that it has in its list, so that the order is always the same. A list has T rows at
-most, so that ranks take at most T steps a row, and neighbours with one place are not appended one after another.
+Rows are sorted by some bits of their places, the digit, least bits first. A row of a tile stands after all rows of
+lesser digits, those of its digit in tiles before, and those before it in its sorted tile:
 
-    bucket[j] = at[j] * S + j % S
-    scatter sum length[bucket[j] + 1] = 1
-    list[e] = start + sum[f < e] length[f]                      where list e begins; rows follow from `start` on
-    scatter append list[bucket[j] + 1] = j                      where list e ends, and its rows
-    rank[t] = sum[i < T] (1 if list[begin + i] < list[start + t] and begin + i < end else 0)
-    order[begin - start + rank[t]] = list[start + t]
+    scatter sum count[b, digit[b, j]] = 1
+    start[e, b] = rows of lesser digits than e, and with e in tiles before b;   lesser[b, e] = sum[f < e] count[b, f]
+    sorted[b, r] = the row of tile b with rank r by digit, of equals the first;   d = digit[b, sorted[b, r]]
+    scatter one order[r + start[d, b] - lesser[b, d]] = tile * b + sorted[b, r]
+
+Rows outside of the tensor have the place after the last one, and those beyond the last row the greatest key.
 """
 
 from __future__ import annotations
@@ -20,15 +19,16 @@ from math import prod
 from attrs import evolve, frozen
 
 from ....ir import (
-    APPEND,
     ONE_ARRIVAL,
     Call,
+    Cast,
     Const,
     DType,
     Expr,
     Guard,
     Index,
     IndexValue,
+    Indirect,
     InRange,
     Program,
     Read,
@@ -36,136 +36,158 @@ from ....ir import (
     TensorType,
     Var,
     as_index,
-    clamp,
     indirects,
     linearise,
     row_major,
 )
 from ..def_use import DefUse
 from ..prefix_scan import divide_scans
+from ..sorts import mark_sorts
+from .ordered_rows import OrderedRows, order_of_rows
 from .scatter_rows import ScatterRows, index_tests, looked_up
 
-#: Rows that a list may have in any case, and most lists for each row.
-LIST_ROWS, MAX_LISTS_PER_ROW = 4096, 4
-#: Factors of the sizes of tensors: elements of a part of a scan, and threads of a block, which then need no conditions.
-SCAN_PART, WHOLE_BLOCK = 1024, 256
-_ONE, _NONE = Const(1, DType.U32), Const(0, DType.U32)
+#: Most bits of a digit; least and most rows of a tile, and tiles that have work for a machine.
+DIGIT_BITS, MIN_TILE, MAX_TILE, FULL_TILES = 8, 512, 4096, 128
+_NONE = Const(0, DType.I32)
+
+
+def order_places(statement: Statement, rows: ScatterRows, index: DefUse) -> tuple[OrderedRows, list[Statement]]:
+    """Return the order of rows by their places, and its statements."""
+    places, count = prod(rows.extents), rows.count
+    passes = -(-places.bit_length() // DIGIT_BITS)
+    bits = -(-places.bit_length() // passes)
+    tile = max(MIN_TILE, min(MAX_TILE, 1 << (count // FULL_TILES).bit_length()))
+    sort = _Sort(index, statement.target, -(-count // tile), tile, bits, passes)
+    found = [_buckets(rows, sort.add("bucket", DType.U32, count), index)]
+    found.append(sort.first_digits(found[0].target))
+    keys = _Keys(found[0].target, "", found[-1].target)
+    for number in range(passes):
+        keys, statements = sort.sort_by_digit(keys, number)
+        marked = mark_sorts(Program(index.types, (), (keys.key, keys.order), tuple(statements)))
+        divided = divide_scans(marked)
+        index.types.update(divided.tensors)
+        found += divided.statements
+    row = Var("n", count)
+    at = Indirect(keys.key, (as_index(row),), places)
+    bounded, bounds = order_of_rows(statement.target, evolve(rows, extents=(places,)), at, index, row)
+    return evolve(bounded, order=keys.order), [*found, *bounds]
+
+
+def _buckets(rows: ScatterRows, key: str, index: DefUse) -> Statement:
+    """Return the statement of the rows' places."""
+    body: Expr = IndexValue(linearise(list(rows.write), row_major(rows.extents)), DType.U32)
+    for condition in (c for i in rows.write for found in indirects(i) for c in index_tests(found, index.types)):
+        body = Call("select", (condition, body, Const(prod(rows.extents), DType.U32)))
+    number = linearise([as_index(a) for a in rows.keys], row_major(tuple(a.extent for a in rows.keys)))
+    return Statement(key, rows.keys, (number,), body)
 
 
 @frozen
-class PlaceOrder:
-    """Order of `count` rows by their places.
+class _Keys:
+    """Keys of rows, the rows themselves (their own order where empty), and the digits of the next pass."""
 
-    `order` has the rows, `bucket` the list of each row; each place has so many `shares`, a list each. `lists` has the
-    ends of lists and their rows. Rows outside of the tensor have the place after the last one.
-    """
-
+    key: str
     order: str
-    bucket: str
-    lists: str
-    count: int
-    places: int
-    shares: int
+    digit: str
+
+
+@frozen
+class _Sort:
+    """Sort of keys in `tiles` of `tile` rows by digits of so many `bits`."""
+
+    index: DefUse
+    target: str
+    tiles: int
+    tile: int
+    bits: int
+    passes: int
 
     @property
-    def longest(self) -> int:
-        """Most rows of a list."""
-        return -(-self.count // self.shares)
+    def _size(self) -> int:
+        return self.tiles * self.tile
 
-    @property
-    def start(self) -> int:
-        """First element of all lists in their tensor."""
-        return (self.places + 1) * self.shares + 1
+    def add(self, name: str, dtype: DType, *shape: int) -> str:
+        """Add a tensor, and return its name."""
+        return self.index.add_tensor(f"{self.target}.{name}", TensorType(dtype, shape))
 
-    @property
-    def end(self) -> int:
-        """End of all lists in their tensor."""
-        return self.start + self.count
+    def _digit(self, key: Expr, number: int) -> Expr:
+        shifted = Call("shr", (key, _u32(self.bits * number))) if number else key
+        return Cast(DType.U8, Call("bitand", (shifted, _u32((1 << self.bits) - 1))))
 
-    @property
-    def size(self) -> int:
-        """Elements of the tensor of lists.
+    def first_digits(self, key: str) -> Statement:
+        """Return the statement of the digits of the first pass."""
+        j, digit = Var("j", self._size), self.add("digit", DType.U8, self._size)
+        return Statement(digit, (j,), _at(j), self._digit(self._read(key, as_index(j)), 0))
 
-        They are whole parts of a scan, with room for the longest list after each.
-        """
-        return -(-(self.end + self.longest) // SCAN_PART) * SCAN_PART
+    def _read(self, key: str, place: Index) -> Read:
+        """Return the key at a place, the greatest one beyond the last row."""
+        count = self.index.types[key].size
+        guards = (Guard(place, 0, count),) if count < self._size else ()
+        return Read(key, (place,), guards, (1 << self.bits * self.passes) - 1 if guards else 0)
 
-    def begin(self, place: Index) -> Index:
-        """Return where the rows of a place begin in the order."""
-        return self.list_begin(place * self.shares)
+    def sort_by_digit(self, keys: _Keys, number: int) -> tuple[_Keys, list[Statement]]:
+        """Return keys sorted stably by one digit, and statements."""
+        digits = 1 << self.bits
+        b, r = Var("b", self.tiles), Var("r", self.tile)
+        rank, start, lesser = (
+            self.add(name, DType.I32, size)
+            for name, size in (("rank", self._size), ("start", digits * self.tiles), ("lesser", digits * self.tiles))
+        )
+        row = as_index(b) * self.tile + looked_up(rank, (as_index(b) * self.tile + r,), self.tile)
+        digit = looked_up(keys.digit, (row,), digits)
+        first = looked_up(start, (digit * self.tiles + b,), self._size)
+        to = (first - looked_up(lesser, (as_index(b) * digits + digit,), self.tile + 1) + r,)
+        key, order = (self.add(name, DType.U32, self._size) for name in ("key", "order"))
+        moved = self._read(keys.key, row)
+        values: dict[str, Expr] = {key: moved, order: IndexValue(row, DType.U32)}
+        if keys.order:
+            values[order] = Read(keys.order, (row,))
+        following = ""
+        if number + 1 < self.passes:
+            following = self.add("digit", DType.U8, self._size)
+            values[following] = self._digit(moved, number + 1)
+        moves = [Statement(target, (b, r), to, value, into=ONE_ARRIVAL) for target, value in values.items()]
+        found = [*self._count_digits(keys.digit, start, lesser), *self._ranks(keys.digit, rank), *moves]
+        return _Keys(key, order, following), found
 
-    def end_of(self, place: Index) -> Index:
-        """Return where the rows of a place end in the order."""
-        return self.begin(place + 1)
+    def _count_digits(self, digit: str, start: str, lesser: str) -> Iterator[Statement]:
+        """Yield the statements that count digits: those before a tile's, and those of lesser ones in a tile."""
+        tiles, digits = self.tiles, 1 << self.bits
+        b, j, e, f = Var("b", tiles), Var("j", self.tile), Var("e", digits), Var("f", digits)
+        found = looked_up(digit, (as_index(b) * self.tile + j,), digits)
+        count, counts = self.add("count", DType.I32, tiles, digits), self.add("counts", DType.I32, digits, tiles)
+        row = self.add("row", DType.I32, digits * tiles)
+        c, before = Var("c", digits * tiles), Var("before", digits * tiles)
+        one = Const(1, DType.I32)
+        yield Statement(count, (b, j), (as_index(b), found), one, into="sum")
+        yield Statement(counts, (b, j), (found, as_index(b)), one, into="sum")
+        yield Statement(row, (c,), _at(c), Read(counts, (c // tiles, c % tiles)))
+        yield Statement(start, (c,), _at(c), _earlier(c, before, Read(row, _at(before))), (before,), "sum")
+        place = (as_index(b) * digits + e,)
+        yield Statement(lesser, (b, e), place, _earlier(e, f, Read(count, _at(b, f))), (f,), "sum")
 
-    def list_begin(self, number: Index) -> Index:
-        """Return where the rows of a list begin in the order."""
-        return clamp(looked_up(self.lists, number, self.end + 1) - self.start, 0, self.count)
-
-    def row(self, number: Index) -> Index:
-        """Return the row at a place of the order."""
-        return looked_up(self.order, clamp(number, 0, self.count - 1), self.count)
-
-    def place_of(self, row: Index) -> Index:
-        """Return the place of a row."""
-        return looked_up(self.bucket, row, self.start - 1) // self.shares
-
-
-def order_places(statement: Statement, rows: ScatterRows, index: DefUse) -> tuple[PlaceOrder, list[Statement]]:
-    """Return the order of a scatter's rows, and its statements."""
-    count, places = rows.count, prod(rows.extents)
-
-    def add(name: str, extent: int) -> str:
-        return index.add_tensor(f"{statement.target}.{name}", TensorType(DType.U32, (extent,)))
-
-    shares = max(1, min(-(-count // LIST_ROWS), MAX_LISTS_PER_ROW * count // (places + 1)))
-    ranked = -(-count // WHOLE_BLOCK) * WHOLE_BLOCK
-    found = PlaceOrder(add("order", count), add("bucket", count), "", count, places, shares)
-    found = evolve(found, lists=add("lists", found.size))
-    length, ahead = (add(name, found.size) for name in ("length", "ahead"))
-    j, e, f = Var("j", count), Var("e", found.size), Var("f", found.size)
-    own = looked_up(found.bucket, as_index(j), found.start - 1) + 1
-    counted = InRange((Guard(as_index(e) - f, 1, e.extent),))
-    before = Call("select", (counted, Read(length, (as_index(f),)), _NONE))
-    scan = Statement(ahead, (e,), (as_index(e),), before, (f,), "sum")
-    scanned = divide_scans(Program(index.types, (length,), (), (scan,)))
-    index.types.update(scanned.tensors)
-    start = Call("add", (Read(ahead, (as_index(e),)), Const(found.start, DType.U32)))
-    return found, [
-        _buckets(rows, found, index),
-        Statement(length, (j,), (own,), _ONE, into="sum"),
-        *scanned.statements,
-        Statement(found.lists, (e,), (as_index(e),), start),
-        Statement(found.lists, (j,), (own,), IndexValue(as_index(j), DType.U32), into=APPEND),
-        *_ranks(found, Var("i", found.longest), add("rank", ranked), add("near", ranked), index),
-    ]
-
-
-def _ranks(found: PlaceOrder, i: Var, rank: str, near: str, index: DefUse) -> Iterator[Statement]:
-    """Yield the statements of the places of rows in the order; ranks beyond the last row are those of the last row."""
-    t = Var("t", index.types[rank].size)
-    here, last = as_index(t), clamp(as_index(t), 0, found.count - 1) + found.start
-    own, row = Read(found.lists, (last,)), looked_up(found.lists, last, found.count)
-    number = looked_up(found.bucket, row, found.start - 1)
-    begin, end = (looked_up(found.lists, n, found.end + 1) for n in (number, number + 1))
-    inside = InRange((Guard(begin + i - end, -found.size, 0),))
-    other = Read(found.lists, (begin + i,))
-    earlier = Call("select", (inside, Call("select", (Call("lt", (other, own)), _ONE, _NONE)), _NONE))
-    yield Statement(rank, (t,), (here,), earlier, (i,), "sum")
-    place = Call("add", (IndexValue(found.list_begin(number), DType.U32), Read(rank, (here,))))
-    yield Statement(near, (t,), (here,), place)
-    j = Var("j", found.count)
-    row_there = Read(found.lists, (as_index(j) + found.start,))
-    yield Statement(found.order, (j,), (looked_up(near, as_index(j), found.count),), row_there, into=ONE_ARRIVAL)
+    def _ranks(self, digit: str, rank: str) -> Iterator[Statement]:
+        """Yield the statements of the rows of sorted tiles."""
+        near = self.add("near", DType.I32, self.tiles, self.tile)
+        b, i, j, r = Var("b", self.tiles), Var("i", self.tile), Var("j", self.tile), Var("r", self.tile)
+        own, other = (Read(digit, (as_index(b) * self.tile + v,)) for v in (i, j))
+        equal = Call("and", (Call("eq", (other, own)), InRange((Guard(as_index(i) - j, 1, self.tile),))))
+        first = Call("or", (Call("lt", (other, own)), equal))
+        counted = Call("select", (first, Const(1, DType.I32), _NONE))
+        yield Statement(near, (b, i), _at(b, i), counted, (j,), "sum")
+        here = Call("eq", (Read(near, _at(b, j)), IndexValue(as_index(r), DType.I32)))
+        place = Call("select", (here, IndexValue(as_index(j), DType.I32), _NONE))
+        yield Statement(rank, (b, r), (as_index(b) * self.tile + r,), place, (j,), "sum")
 
 
-def _buckets(rows: ScatterRows, found: PlaceOrder, index: DefUse) -> Statement:
-    """Return the statement of the lists of rows."""
-    body: Expr = IndexValue(linearise(list(rows.write), row_major(rows.extents)), DType.U32)
-    for condition in (c for i in rows.write for found_ in indirects(i) for c in index_tests(found_, index.types)):
-        body = Call("select", (condition, body, Const(found.places, DType.U32)))
-    number = linearise([as_index(a) for a in rows.keys], row_major(tuple(a.extent for a in rows.keys)))
-    if found.shares > 1:
-        body = Call("mul", (body, Const(found.shares, DType.U32)))
-        body = Call("add", (body, IndexValue(number % found.shares, DType.U32)))
-    return Statement(found.bucket, rows.keys, (number,), body)
+def _at(*variables: Var) -> tuple[Index, ...]:
+    return tuple(map(as_index, variables))
+
+
+def _u32(value: int) -> Const:
+    return Const(value, DType.U32)
+
+
+def _earlier(place: Var, other: Var, value: Expr) -> Expr:
+    """Return a value where it lies before a place, else 0."""
+    return Call("select", (InRange((Guard(as_index(place) - other, 1, place.extent),)), value, _NONE))

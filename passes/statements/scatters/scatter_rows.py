@@ -153,9 +153,9 @@ def element_of(type_: TensorType) -> tuple[tuple[Var, ...], tuple[Index, ...]]:
     return tuple(a for a in axes if a.extent > 1), tuple(map(as_index, axes))
 
 
-def looked_up(tensor: str, place: Index, extent: int) -> Index:
+def looked_up(tensor: str, place: tuple[Index, ...], extent: int) -> Index:
     """Return an element of a tensor as an index below `extent`."""
-    return Index(0, ((Indirect(tensor, (place,), extent, wraps=False), 1),))
+    return Index(0, ((Indirect(tensor, place, extent, wraps=False), 1),))
 
 
 def index_tests(place: Indirect, tensors: Mapping[str, TensorType]) -> Iterator[Expr]:

@@ -18,7 +18,7 @@ its last rows, where the next chunk goes on with their place; an element adds it
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from math import prod
 
 from attrs import field, frozen
@@ -29,6 +29,7 @@ from ....ir import (
     Expr,
     Guard,
     Index,
+    IndexValue,
     Indirect,
     Read,
     Statement,
@@ -40,17 +41,21 @@ from ....ir import (
     linearise,
     row_major,
     substitute_expr,
+    variables,
 )
 from ..def_use import DefUse
 from ..match import Match
 from ..patterns import Scattered
 from ..rewriter import RewriteRule
 from .ordered_rows import OrderedRows, order_of_rows, ordered_place
-from .place_order import PlaceOrder, order_places
-from .scatter_rows import ScatterRows, element_of
+from .place_lists import PlaceLists, list_places
+from .place_order import order_places
+from .scatter_rows import ScatterRows, element_of, looked_up
 
 #: Least elements that arrive, and least of a row, where an order of places pays, and least where they are in order.
 MIN_SORTED_ELEMENTS, MIN_SORTED_ROW, MIN_ORDERED_ELEMENTS = 1 << 21, 16, 1 << 16
+#: Least rows that are sorted by digits of their places; fewer are appended to lists.
+MIN_DIGIT_ROWS = 1 << 18
 #: Exponents of the rows of a chunk, and of the elements of a tensor that has work for all threads: chunks are shorter
 #: where it has fewer.
 CHUNK_BITS, MIN_CHUNK_BITS, FULL_BITS = 7, 4, 19
@@ -89,11 +94,13 @@ def sorted_sum(ordered: Collection[str], narrow: bool = False) -> RewriteRule[_S
 def _sum_sorted_rows(match: Match, found: _Sortable) -> Iterator[Statement]:
     """Yield the statements of a scatter that sums rows in the order of their places."""
     root, rows, index = match.root, found.rows, match.index
-    order: PlaceOrder | OrderedRows
-    if found.at is None:
+    order: OrderedRows | PlaceLists
+    if found.at is None and rows.count < MIN_DIGIT_ROWS:
+        order, statements = list_places(root, rows, index)
+    elif found.at is None:
         order, statements = order_places(root, rows, index)
     else:
-        order, statements = order_of_rows(root.target, rows, found.at, index)
+        order, statements = order_of_rows(root.target, rows, found.at, index, rows.keys[0])
     yield from statements
     yield from _SortedSum(root, rows, index, order).statements()
 
@@ -108,7 +115,7 @@ class _SortedSum:
     statement: Statement
     rows: ScatterRows
     index: DefUse
-    order: PlaceOrder | OrderedRows
+    order: OrderedRows | PlaceLists
     own: dict[int, Var] = field(init=False)
     columns: tuple[Var, ...] = field(init=False)
 
@@ -149,18 +156,21 @@ class _SortedSum:
     def statements(self) -> Iterator[Statement]:
         """Yield numbered rows, sums of chunks, and sums of elements."""
         terms = self._add("terms", self._type.dtype, (self.rows.count, *(axis.extent for axis in self.columns)))
-        yield self._numbered_rows(terms)
+        yield from self._numbered_rows(terms)
         axes, write = element_of(self._type)
         place = linearise([write[n] for n in self.rows.dims], row_major(self.rows.extents))
         begin, end = self.order.begin(place), self.order.end_of(place)
         last = clamp(end - 1, 0, self.rows.count - 1) // self._chunk
-        tail = begin + clamp(last * self._chunk - begin, 0, self.rows.count) if self._chunks else begin
+        tail = begin
+        if self._chunks:
+            first = begin + clamp(last * self._chunk - begin, 0, self.rows.count)
+            tail = yield from self._hoist("tail", first, axes, place)
         step, total = Var("i", min(self._chunk, self.rows.count)), self._add("total", self._wide, self._type.shape)
         yield self._sum(total, axes, write, self._term(terms, tail + step, end), step)
         result: Expr = Read(total, write)
         if self._chunks:
             parts = self._add("part", self._wide, (self._chunks, *(axis.extent for axis in self.columns)))
-            yield self._chunk_sums(parts, terms)
+            yield from self._chunk_sums(parts, terms)
             before = self._add("before", self._wide, self._type.shape)
             c = Var("c", self._chunks + (self._chunks == self._chunk))  # sums of one extent would share a loop's end
             number = begin // self._chunk + c
@@ -171,26 +181,37 @@ class _SortedSum:
         result = self.index.convert(result, self._type.dtype)
         yield Statement(self.statement.target, axes, write, result, span=self.statement.span)
 
-    def _numbered_rows(self, terms: str) -> Statement:
-        """Return the rows numbered by one axis, a view where they lie so."""
+    def _hoist(self, name: str, value: Index, axes: Sequence[Var], place: Index) -> Generator[Statement, None, Index]:
+        """Return an index that is computed once for each place, as an element of a tensor; yield its statement."""
+        found, own = (
+            self._add(name, DType.U32, (place.bounds()[1] + 1,)),
+            tuple(v for v in axes if v in variables(place)),
+        )
+        yield Statement(found, own, (place,), IndexValue(value, DType.U32), span=self.statement.span)
+        return looked_up(found, (place,), value.bounds()[1] + 1)
+
+    def _numbered_rows(self, terms: str) -> Iterator[Statement]:
+        """Yield the rows numbered by one axis, a view where they lie so."""
         row = Var("n", self.rows.count)
         keys = delinearise(as_index(row), [axis.extent for axis in self.rows.keys])
         places = dict(zip((*self.rows.keys, *self.own.values()), (*keys, *map(as_index, self.columns)), strict=True))
         body = substitute_expr(self.index.convert(self.statement.body, self._type.dtype), places)
         axes = (row, *self.columns)
-        return Statement(terms, axes, tuple(map(as_index, axes)), body, span=self.statement.span)
+        yield Statement(terms, axes, tuple(map(as_index, axes)), body, span=self.statement.span)
 
     def _term(self, terms: str, number: Index, end: Index) -> Read:
         """Return an element of the row at a place of the order, 0 from an end on."""
         at = (self.order.row(number), *map(as_index, self.columns))
         return Read(terms, at, (Guard(number - end, -self.rows.count, 0),))
 
-    def _chunk_sums(self, parts: str, terms: str) -> Statement:
-        """Return the sums of chunks: those of their last rows that have the place of the next one's first."""
+    def _chunk_sums(self, parts: str, terms: str) -> Iterator[Statement]:
+        """Yield the sums of chunks: those of their last rows that have the place of the next one's first."""
         chunk, step = Var("c", self._chunks), Var("i", self._chunk)
         first = as_index(chunk) * self._chunk
         after = first + self._chunk
-        begin = self.order.begin(self.order.place_of(self.order.row(after)))
-        number = first + clamp(begin - first, 0, self._chunk) + step
+        begin = self.order.begin(self.order.place_at(after))
+        moved = first + clamp(begin - first, 0, self._chunk)
+        start = yield from self._hoist("from", moved, (chunk,), as_index(chunk))
+        number = start + step
         axes = (chunk, *self.columns)
-        return self._sum(parts, axes, tuple(map(as_index, axes)), self._term(terms, number, after), step)
+        yield self._sum(parts, axes, tuple(map(as_index, axes)), self._term(terms, number, after), step)

@@ -1,0 +1,171 @@
+"""Lists of places: few rows of a scatter, grouped by their places.
+
+Rows are appended to lists, whose lengths are counted before. Each of a place's S lists has every S-th row, in any
+order; a row then takes the rank that it has in its list, so that the order is always the same. A list has T rows at
+most, so that ranks take at most T steps a row, and neighbours with one place are not appended one after another.
+
+    bucket[j] = at[j] * S + j % S
+    scatter sum length[bucket[j] + 1] = 1
+    list[e] = start + sum[f < e] length[f]                      where list e begins; rows follow from `start` on
+    scatter append list[bucket[j] + 1] = j                      where list e ends, and its rows
+    rank[t] = sum[i < T] (1 if list[begin + i] < list[start + t] and begin + i < end else 0)
+    order[begin - start + rank[t]] = list[start + t]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from attrs import evolve, frozen
+
+from ....ir import (
+    APPEND,
+    ONE_ARRIVAL,
+    Call,
+    Const,
+    DType,
+    Expr,
+    Guard,
+    Index,
+    IndexValue,
+    InRange,
+    Program,
+    Read,
+    Statement,
+    TensorType,
+    Var,
+    as_index,
+    clamp,
+    indirects,
+    linearise,
+    row_major,
+)
+from ..def_use import DefUse
+from ..prefix_scan import divide_scans
+from .scatter_rows import ScatterRows, index_tests, looked_up
+
+#: Rows that a list may have in any case, and most lists for each row.
+LIST_ROWS, MAX_LISTS_PER_ROW = 4096, 4
+#: Factors of the sizes of tensors: elements of a part of a scan, and threads of a block, which then need no conditions.
+SCAN_PART, WHOLE_BLOCK = 1024, 256
+_ONE, _NONE = Const(1, DType.U32), Const(0, DType.U32)
+
+
+@frozen
+class PlaceLists:
+    """Order of `count` rows by their places.
+
+    `order` has the rows, `bucket` the list of each row; each place has so many `shares`, a list each. `lists` has the
+    ends of lists and their rows. Rows outside of the tensor have the place after the last one.
+    """
+
+    order: str
+    bucket: str
+    lists: str
+    count: int
+    places: int
+    shares: int
+
+    @property
+    def longest(self) -> int:
+        """Most rows of a list."""
+        return -(-self.count // self.shares)
+
+    @property
+    def start(self) -> int:
+        """First element of all lists in their tensor."""
+        return (self.places + 1) * self.shares + 1
+
+    @property
+    def end(self) -> int:
+        """End of all lists in their tensor."""
+        return self.start + self.count
+
+    @property
+    def size(self) -> int:
+        """Elements of the tensor of lists.
+
+        They are whole parts of a scan, with room for the longest list after each.
+        """
+        return -(-(self.end + self.longest) // SCAN_PART) * SCAN_PART
+
+    def begin(self, place: Index) -> Index:
+        """Return where the rows of a place begin in the order."""
+        return self.list_begin(place * self.shares)
+
+    def end_of(self, place: Index) -> Index:
+        """Return where the rows of a place end in the order."""
+        return self.begin(place + 1)
+
+    def list_begin(self, number: Index) -> Index:
+        """Return where the rows of a list begin in the order."""
+        return clamp(looked_up(self.lists, (number,), self.end + 1) - self.start, 0, self.count)
+
+    def row(self, number: Index) -> Index:
+        """Return the row at a place of the order."""
+        return looked_up(self.order, (clamp(number, 0, self.count - 1),), self.count)
+
+    def place_at(self, number: Index) -> Index:
+        """Return the place of the row at a place of the order."""
+        return looked_up(self.bucket, (self.row(number),), self.start - 1) // self.shares
+
+
+def list_places(statement: Statement, rows: ScatterRows, index: DefUse) -> tuple[PlaceLists, list[Statement]]:
+    """Return the order of a scatter's rows, and its statements."""
+    count, places = rows.count, prod(rows.extents)
+
+    def add(name: str, extent: int) -> str:
+        return index.add_tensor(f"{statement.target}.{name}", TensorType(DType.U32, (extent,)))
+
+    shares = max(1, min(-(-count // LIST_ROWS), MAX_LISTS_PER_ROW * count // (places + 1)))
+    ranked = -(-count // WHOLE_BLOCK) * WHOLE_BLOCK
+    found = PlaceLists(add("order", count), add("bucket", count), "", count, places, shares)
+    found = evolve(found, lists=add("lists", found.size))
+    length, ahead = (add(name, found.size) for name in ("length", "ahead"))
+    j, e, f = Var("j", count), Var("e", found.size), Var("f", found.size)
+    own = looked_up(found.bucket, (as_index(j),), found.start - 1) + 1
+    counted = InRange((Guard(as_index(e) - f, 1, e.extent),))
+    before = Call("select", (counted, Read(length, (as_index(f),)), _NONE))
+    scan = Statement(ahead, (e,), (as_index(e),), before, (f,), "sum")
+    scanned = divide_scans(Program(index.types, (length,), (), (scan,)))
+    index.types.update(scanned.tensors)
+    start = Call("add", (Read(ahead, (as_index(e),)), Const(found.start, DType.U32)))
+    return found, [
+        _buckets(rows, found, index),
+        Statement(length, (j,), (own,), _ONE, into="sum"),
+        *scanned.statements,
+        Statement(found.lists, (e,), (as_index(e),), start),
+        Statement(found.lists, (j,), (own,), IndexValue(as_index(j), DType.U32), into=APPEND),
+        *_ranks(found, Var("i", found.longest), add("rank", ranked), add("near", ranked), index),
+    ]
+
+
+def _ranks(found: PlaceLists, i: Var, rank: str, near: str, index: DefUse) -> Iterator[Statement]:
+    """Yield the statements of the places of rows in the order; ranks beyond the last row are those of the last row."""
+    t = Var("t", index.types[rank].size)
+    here, last = as_index(t), clamp(as_index(t), 0, found.count - 1) + found.start
+    own, row = Read(found.lists, (last,)), looked_up(found.lists, (last,), found.count)
+    number = looked_up(found.bucket, (row,), found.start - 1)
+    begin, end = (looked_up(found.lists, (n,), found.end + 1) for n in (number, number + 1))
+    inside = InRange((Guard(begin + i - end, -found.size, 0),))
+    other = Read(found.lists, (begin + i,))
+    earlier = Call("select", (inside, Call("select", (Call("lt", (other, own)), _ONE, _NONE)), _NONE))
+    yield Statement(rank, (t,), (here,), earlier, (i,), "sum")
+    place = Call("add", (IndexValue(found.list_begin(number), DType.U32), Read(rank, (here,))))
+    yield Statement(near, (t,), (here,), place)
+    j = Var("j", found.count)
+    row_there = Read(found.lists, (as_index(j) + found.start,))
+    yield Statement(found.order, (j,), (looked_up(near, (as_index(j),), found.count),), row_there, into=ONE_ARRIVAL)
+
+
+def _buckets(rows: ScatterRows, found: PlaceLists, index: DefUse) -> Statement:
+    """Return the statement of the lists of rows."""
+    body: Expr = IndexValue(linearise(list(rows.write), row_major(rows.extents)), DType.U32)
+    for condition in (c for i in rows.write for found_ in indirects(i) for c in index_tests(found_, index.types)):
+        body = Call("select", (condition, body, Const(found.places, DType.U32)))
+    number = linearise([as_index(a) for a in rows.keys], row_major(tuple(a.extent for a in rows.keys)))
+    if found.shares > 1:
+        body = Call("mul", (body, Const(found.shares, DType.U32)))
+        body = Call("add", (body, IndexValue(number % found.shares, DType.U32)))
+    return Statement(found.bucket, rows.keys, (number,), body)
