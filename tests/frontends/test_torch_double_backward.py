@@ -15,6 +15,7 @@ from cuts.compile.torch_backend import cuts_backend
 from cuts.frontends.torch.captured_graph import UncompiledWarning
 from cuts.tests.needs import needs_opencl
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 REPEATED_WORDS, REFUSED_WORDS = "repeats a compiled module in PyTorch", "cannot be differentiated: "
 
@@ -155,3 +156,18 @@ def test_inputs_are_released() -> None:
     assert y.grad_fn.cuts_call.values[0] is x
     y.backward()
     assert y.grad_fn.cuts_call is None
+
+
+@needs_opencl
+def test_checkpoints_compute_once() -> None:
+    """Noting the inputs of a call unpacks no saved tensor."""
+    calls, run, x = [], compile_module(torch.tanh), torch.rand(64, requires_grad=True)
+
+    def block(x: Any) -> Any:
+        calls.append(x)
+        return run(x)
+
+    y = checkpoint(block, x, use_reentrant=False)
+    assert len(calls) == 1
+    y.sum().backward()
+    assert len(calls) == 2

@@ -92,7 +92,8 @@ class RepeatableModule:
     def _extend(self, node: Any, arguments: Sequence[Any]) -> None:
         """Let the nodes of a class refer to their inputs, and repeat calls where gradients are differentiated."""
         kind = node._forward_cls
-        saved = {tensor.data_ptr() for tensor in node.saved_tensors}
+        hooked = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None  # checkpoints compute to unpack
+        saved = {tensor.data_ptr() for tensor in (() if hooked else node.saved_tensors)}
         updated = kind.metadata.mutated_inp_runtime_indices
         self.joint = self.joint if updated else None
         tensors = [n for n, value in enumerate(arguments) if isinstance(value, torch.Tensor) and n not in updated]
