@@ -145,8 +145,9 @@ def copied_product_factor(features: Features, costs: CostCoefficients) -> Count:
 
 
 def box_factor(features: Features, waves: Count, costs: CostCoefficients) -> Count:
-    """Return the factor of times of products beside a box: a block's segments wait for each other, which few other
-    blocks hide where threads need many registers.
+    """Return the factor of times of products beside a box.
+
+    A block's segments wait for each other, which few other blocks hide where threads need many registers.
     """
     factor = costs.box_products * (1.0 + costs.box_registers * features.needed) * (1.0 + costs.box_tail / waves)
     return np.where(np.greater(features.box_products, 0), factor, 1.0)
