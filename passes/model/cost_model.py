@@ -20,7 +20,7 @@ from ...ir import PERSISTENT, CoreCoefficients, CostCoefficients, Target
 from ..geometry import MIN_TAKING_SUMS, Count, ceil_div, producer_share
 from .feature_schema import Features
 from .lower_bound import Bound, resident_blocks
-from .product_cost import chain_waits, product_seconds
+from .product_cost import box_factor, chain_waits, copied_product_factor, product_seconds
 from .row_cost import cluster_seconds, column_seconds
 from .work import TENSOR_CORES
 
@@ -101,7 +101,7 @@ def estimate_time(features: Features, found: Bound, target: Target, conflicts: C
         )
     joined = waves * features.joined * costs.joined / target.clock
     total = blocks * costs.block / target.clock + busy + exposed + barriers + joined + costs.fixed * target.dram_latency
-    total = total * _copied_product_factor(features, costs) * _box_factor(features, waves, costs)
+    total = total * copied_product_factor(features, costs) * box_factor(features, waves, costs)
     total = total * _few_warps_factor(features, resident, target)
     time = target.launch_time + total * (_size_penalty(features, costs) + _past_l1_penalty(features, target))
     # Small kernels are estimated below their bound, and would not differ.
@@ -349,22 +349,6 @@ def _size_penalty(features: Features, costs: CostCoefficients) -> Count:
     many = 2.0 * plain * np.log2(np.maximum(1.0, features.instances / FEW_RESULTS))
     many = many + narrow * np.log2(np.maximum(1.0, features.direct / FEW_LOADS))
     return long + asked + crowded + deep + costs.many_loads * many + 0.0005 * np.log2(features.raster)
-
-
-def _copied_product_factor(features: Features, costs: CostCoefficients) -> Count:
-    """Return the factor of times of products whose factors threads copy."""
-    copied = np.greater(features.tensor, 0) & np.equal(features.bulk, 0) & np.equal(features.chained, 0)
-    computed = np.where(np.greater(features.register_staged, 0), costs.computed_factors, 1.0)
-    in_place = costs.copied_products * computed
-    return np.where(copied, np.where(np.greater(features.fragments, 0), costs.fragment_products, in_place), 1.0)
-
-
-def _box_factor(features: Features, waves: Count, costs: CostCoefficients) -> Count:
-    """Return the factor of times of products beside a box: a block's segments wait for each other, which few other
-    blocks hide where threads need many registers.
-    """
-    factor = costs.box_products * (1.0 + costs.box_registers * features.needed) * (1.0 + costs.box_tail / waves)
-    return np.where(np.greater(features.box_products, 0), factor, 1.0)
 
 
 def _few_warps_factor(features: Features, resident: Count, target: Target) -> Count:

@@ -21,7 +21,7 @@ import functools
 
 import numpy as np
 
-from ...ir import ALTERNATING, PERSISTENT, TEAMS, WARPGROUP, WITH_PRODUCER, Target
+from ...ir import ALTERNATING, PERSISTENT, TEAMS, WARPGROUP, WITH_PRODUCER, CostCoefficients, Target
 from ..geometry import MIN_TURN_STAGES, Count, ceil_div, takes_turns
 from .feature_schema import Features
 
@@ -134,3 +134,20 @@ def _bytes_through_l2(features: Features, neighbour_share: float) -> Count:
     common = np.minimum(common, np.maximum(0.0, features.bytes - np.minimum(features.rows, features.columns)))
     again = np.maximum(0.0, features.fetched - features.bytes)
     return features.bytes + again - (1.0 - neighbour_share) * common
+
+
+def copied_product_factor(features: Features, costs: CostCoefficients) -> Count:
+    """Return the factor of times of products whose factors threads copy."""
+    copied = np.greater(features.tensor, 0) & np.equal(features.bulk, 0) & np.equal(features.chained, 0)
+    computed = np.where(np.greater(features.register_staged, 0), costs.computed_factors, 1.0)
+    in_place = costs.copied_products * computed
+    return np.where(copied, np.where(np.greater(features.fragments, 0), costs.fragment_products, in_place), 1.0)
+
+
+def box_factor(features: Features, waves: Count, costs: CostCoefficients) -> Count:
+    """Return the factor of times of products beside a box.
+
+    A block's segments wait for each other, which few other blocks hide where threads need many registers.
+    """
+    factor = costs.box_products * (1.0 + costs.box_registers * features.needed) * (1.0 + costs.box_tail / waves)
+    return np.where(np.greater(features.box_products, 0), factor, 1.0)
