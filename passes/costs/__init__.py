@@ -6,5 +6,5 @@ from .candidate_subgraphs import CandidateSubgraph, SubgraphKernels, needed_oper
 from .cost_model import AnalyticModel, CostModel, KernelsQuery, MeasuredTimes, Questions
 from .evaluators import BudgetedCost, Roofline
 from .executor import Executor, Keys, LocalExecutor, Member, ModelQuery, ScheduleRequest, Workload
-from .launch_schedules import MemberRow, schedule_as_wide, schedule_row
+from .launch_schedules import MemberRow, schedule_products, schedule_row
 from .shared_launches import shared_launch_bound, shared_launch_seconds

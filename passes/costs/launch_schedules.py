@@ -2,13 +2,14 @@
 
 The time of a small kernel is a launch and a round trip to memory for nearly all schedules, and many narrow blocks slow
 a shared launch down. So kernels without sums are scheduled for their share of the machine, and those over the same axes
-with one schedule where that is legal, so that their blocks are equally wide. Products of one row, as of queries and
-keys, take nearly the same time with blocks of several widths.
+with one schedule where that is legal, so that their blocks are equally wide. So are products of one row, as of queries
+and keys: alone, a small one takes short blocks that fill the machine, and each computes the norm of the row again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from itertools import islice
 
 from attrs import evolve, frozen
 
@@ -17,7 +18,7 @@ from ..fusion import form_key
 from ..schedule import Candidate, assess, check_schedule, choose
 from .executor import ModelQuery
 
-#: Candidates among which one with blocks of a wanted width is looked for.
+#: Candidates among which one is looked for that is legal for all products.
 VARIED_CANDIDATES = 16
 
 
@@ -57,18 +58,34 @@ def schedule_row(row: MemberRow, over: Callable[[], bool] = lambda: False) -> li
     return found
 
 
-def schedule_as_wide(form: FusedGroup, candidate: Candidate, threads: float, target: Target) -> Candidate:
-    """Return a candidate with blocks of some threads, if there is one."""
-    varied = choose(form, target, count=VARIED_CANDIDATES)
-    found = next((c for c in varied if c.features["threads"] == threads), None)
-    return candidate if found is None else evolve(found, measured=candidate.measured)
+def schedule_products(forms: Sequence[FusedGroup], target: Target) -> list[Candidate]:
+    """Return products of one row with one schedule, or nothing.
+
+    It is the best of the largest product for its share of the machine that is legal for all.
+    """
+    sizes = [sum(form.tensors[name].nbytes for name in form.inputs) for form in forms]
+    largest = forms[sizes.index(max(sizes))]
+    for candidate in choose(largest, _part_of(target, sum(sizes) / max(sizes)), count=VARIED_CANDIDATES):
+        schedules = [_adopt(candidate.schedule, form) for form in forms]
+        if not any(check_schedule(form, schedule, target) for form, schedule in zip(forms, schedules, strict=True)):
+            return [assess(form, schedule, target) for form, schedule in zip(forms, schedules, strict=True)]
+    return []
 
 
-def _part_of(target: Target, count: int) -> Target:
+def _adopt(schedule: Schedule, form: FusedGroup) -> Schedule:
+    """Return a schedule over the axes of another group."""
+    segments = []
+    for own, segment in zip(schedule.segments, form.segments, strict=False):
+        axes = iter(segment.axes)
+        segments.append(evolve(own, dims=tuple(evolve(d, axes=tuple(islice(axes, len(d.axes)))) for d in own.dims)))
+    return evolve(schedule, segments=tuple(segments))
+
+
+def _part_of(target: Target, count: float) -> Target:
     """Return one of `count` equal parts of a machine."""
     return evolve(
         target,
-        NUM_SM=max(1, target.NUM_SM // count),
+        NUM_SM=max(1, int(target.NUM_SM / count)),
         PERF_peak=target.PERF_peak / count,
         BW_global=target.BW_global / count,
         l2_bandwidth=target.l2_bandwidth / count,

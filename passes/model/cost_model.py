@@ -37,6 +37,8 @@ MAX_LOADS_IN_FLIGHT, STREAMING_REGISTERS, RUNNING_REGISTERS = 20.0, 16.0, 20.0
 #: Lines that a warp's load of 16 bytes per thread fills, and the exponent of the time of more of them: products of
 #: 128,256 columns with 64 bytes of eight rows took 1.6 times as long.
 FILLED_LINES, SCATTERED_ROWS_POWER = 4.0, 0.35
+#: Clocks from a sum to the next one that it enters, and operations of a thread on a row that other blocks hide.
+SUM_CLOCKS, HIDDEN_SUMS = 4.0, 1024.0
 #: Share of the needed registers that a compiler takes without staging: it loads late.
 UNSTAGED_REGISTER_SHARE = 0.9
 #: Loads of a thread that are in flight together; bytes of one that is not narrow; results of a thread without loops.
@@ -63,7 +65,7 @@ def estimate_time(features: Features, found: Bound, target: Target, conflicts: C
         (
             *compute,
             np.where(streamed, costs.dram / costs.streamed_dram * _scattered_rows(features), 1.0) * dram,
-            np.where(streamed, costs.bulk_l2, 1.0) * through,
+            np.where(streamed & np.greater_equal(features.grid, target.NUM_SM), costs.bulk_l2, 1.0) * through,
             waves * _direct_latencies(features, costs) * target.dram_latency,
             features.grid * features.combined / (costs.combined * target.NUM_SM * target.clock),
             blocks * costs.unfilled_line * _unfilled_lines(features, target) / target.clock,
@@ -157,6 +159,9 @@ def _exposed_seconds(
     waiting = staged_rounds * latency**2 / (latency + costs.ahead * ahead * busy * part / staged_rounds)
     waiting = waiting + _unstaged_seconds(busy * (1.0 - part), waves * np.maximum(MIN_ROUNDS, looped), target)
     waiting = waiting + _lone_block_clocks(features, waves, resident, target) / target.clock
+    loads = costs.streamed * np.maximum(0.0, features.row_direct / MAX_LOADS_IN_FLIGHT - 1.0)
+    sums = np.maximum(0.0, features.row_flops - HIDDEN_SUMS) * SUM_CLOCKS
+    waiting = waiting + waves * (loads * target.dram_latency + sums / target.clock)
     asked = costs.epilogue * waves * features.asked * target.dram_latency / resident
     return waiting + asked + costs.first * waves * target.dram_latency / resident
 
@@ -245,7 +250,8 @@ def _extra_issue_slots(target: Target) -> float:
 
 def _scattered_rows(features: Features) -> Count:
     """Return the slowdown of DRAM where a warp's load touches more lines than it fills: parts of many rows."""
-    lines = features.lines * 32.0 / np.maximum(features.direct * features.threads + features.stores, 1e-9)
+    loads = (features.direct - features.row_direct) * features.threads + features.stores
+    lines = (features.lines - features.row_lines) * 32.0 / np.maximum(loads, 1e-9)
     return np.maximum(1.0, lines / FILLED_LINES) ** SCATTERED_ROWS_POWER
 
 

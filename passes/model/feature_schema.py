@@ -127,6 +127,9 @@ class Features:
     asked: Count = _sum("segments that load from memory after their reductions")
     looped: Count = _sum("such rounds of loops that stage nothing")
     rounds: Count = _sum("rounds of loops in which memory is waited for")
+    row_direct: Count = _sum("direct loads of a thread before the segment of a product of one row")
+    row_lines: Count = _sum("memory lines of warps before such a segment")
+    row_flops: Count = _sum("operations of a thread before such a segment")
     # The group as a whole
     useful_flops: float = _plain_count("operations that the group is defined by, over all blocks")
     unique_bytes: float = _plain_count("distinct bytes that the group reads and writes")

@@ -150,6 +150,10 @@ def _count_segments(
         if position:
             totals.add("barriers", 2.0 if in_place and position < len(geometry) - 1 else 1.0)
         before = dict(totals.sums)
+        if position == len(geometry) - 1 and multiplies_one_row(segment):
+            totals.add("row_direct", before["direct"])
+            totals.add("row_lines", before["lines"])
+            totals.add("row_flops", before["thread_flops"])
         parts.append(_segment(totals, segment, part, tiles[position]))
         alone = alone + totals.since("issue", before) / part.warps(warp_size)
         if position < streamed:

@@ -16,13 +16,14 @@ fusion would move them to the early level of their operands.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from itertools import product
 
 from attrs import evolve, frozen
 
 from ...ir import Budget, FusedGroup, Target, Var, member_name
 from ..context import CompileContext
-from ..costs import CostModel, Executor, MemberRow, schedule_as_wide, schedule_row, shared_launch_seconds
+from ..costs import CostModel, Executor, MemberRow, schedule_products, schedule_row, shared_launch_seconds
 from ..decisions import Decisions, ForeignDecisionsError, Replay
 from ..fusion import Group, Views, rename_group
 from ..launch_order import launch_violations
@@ -136,14 +137,20 @@ def _merge_all(
     Its members are scheduled for their number, for fewer, or as single launches, by measurement or by the cost model:
     the first of these that is legal, or the launch `packed` before. Once it is `over`, they stay as they are.
     """
-    found: dict[int, Launch] = {}
+    rest = {n: launch for n, launch in enumerate(packed) if len(launch.groups) > 1}
+    found = {n: launch for n, launch in rest.items() if _has_model_products(launch, several[n])}
     for way, count in product((_as_chosen, _as_modelled), (None, ASSUMED_MEMBERS)):
         left = [n for n, members in enumerate(several) if n not in found and len(members) > 1 and not over()]
         parts = [_Part(members := way(several[n], target), members, count or len(members)) for n in left]
         made = map(_joint, _schedule_parts(parts, target, executor, over))
         found |= {n: launch for n, launch in zip(left, made, strict=True) if is_launchable(launch, target)}
-    rest = {n: launch for n, launch in enumerate(packed) if len(launch.groups) > 1}
     return [found.get(n) or rest.get(n) or _joint(members) for n, members in enumerate(several)]
+
+
+def _has_model_products(launch: Launch, members: Sequence[Launch]) -> bool:
+    """Return whether a launch is of products of one row that the cost model scheduled together."""
+    products = all(c.features["by_lanes"] for c in launch.candidates)
+    return products and not any(c.measured for each in members for c in each.candidates)
 
 
 def _as_chosen(members: Sequence[Launch], target: Target) -> Sequence[Launch]:
@@ -263,16 +270,16 @@ def _merge_launches(
     several = [launch for members in by_level.values() if len(members) > 1 for launch in members]
     (scheduled,) = _schedule_parts([_Part(launches, several, ASSUMED_MEMBERS)], target, executor, over)
     shared = {each.places[0]: each for each in scheduled}
-    wide: dict[Hashable, Candidate] = {}
+    joined: dict[Hashable, Mapping[Hashable, Candidate]] = {}
     for members in by_level.values():
-        result += _merge_level([shared[launch.places[0]] for launch in members], keys, wide, target, over)
+        result += _merge_level([shared[launch.places[0]] for launch in members], keys, joined, target, over)
     return result
 
 
 def _merge_level(
     members: Sequence[Launch],
     keys: Mapping[int, Hashable],
-    wide: dict[Hashable, Candidate],
+    joined: dict[Hashable, Mapping[Hashable, Candidate]],
     target: Target,
     over: Callable[[], bool],
 ) -> list[Launch]:
@@ -280,10 +287,13 @@ def _merge_level(
     first: dict[Hashable, int] = {}
     for launch in members:
         first.setdefault(keys[launch.places[0]], launch.places[0])
-    made: list[Launch] = []
-    for launch in sorted(members, key=lambda each: (first[keys[each.places[0]]], each.places)):
+    members = sorted(members, key=lambda each: (first[keys[each.places[0]]], each.places))
+    products = [each for each in members if each.candidates[0].features["by_lanes"]]
+    joint = None if over() else _join_products(products, keys, joined, target)
+    made = [] if joint is None else [joint]
+    for launch in members if joint is None else [each for each in members if each not in products]:
         several = enumerate(made if not over() else ())
-        tries = [(n, each.merge(_as_wide(launch, each, keys, wide, target), keys)) for n, each in several]
+        tries = [(n, each.merge(launch, keys)) for n, each in several]
         gains = [
             (saved_seconds(made[n], launch, both, target), -n)
             for n, both in tries
@@ -297,19 +307,25 @@ def _merge_level(
     return made
 
 
-def _as_wide(
-    launch: Launch, other: Launch, keys: Mapping[int, Hashable], known: dict[Hashable, Candidate], target: Target
-) -> Launch:
-    """Return the launch of one product of one row, in blocks as wide as those of other such products."""
-    threads = other.candidates[0].features["threads"]
-    products = all(c.features["by_lanes"] for c in (*launch.candidates, *other.candidates))
-    if not products or launch.candidates[0].features["threads"] == threads:
-        return launch
-    (candidate,) = launch.candidates
-    key = keys[launch.places[0]], threads, id(candidate)  # equal kernels have one candidate
-    if key not in known:
-        known[key] = schedule_as_wide(launch.groups[0].form, candidate, threads, target)
-    return evolve(launch, candidates=(known[key],))
+def _join_products(
+    members: Sequence[Launch],
+    keys: Mapping[int, Hashable],
+    known: dict[Hashable, Mapping[Hashable, Candidate]],
+    target: Target,
+) -> Launch | None:
+    """Return products of one row as one launch, with one schedule, where that is faster."""
+    kinds = tuple(keys[each.places[0]] for each in members)  # equal kernels have one candidate
+    if kinds not in known:
+        found = schedule_products([each.groups[0].form for each in members], target) if len(members) > 1 else []
+        own = zip(kinds, found, members, strict=False)
+        known[kinds] = {kind: candidate.in_shared_launch(each.candidates[0]) for kind, candidate, each in own}
+    if not (made := known[kinds]):
+        return None
+    parts = [evolve(each, candidates=(made[kind],)) for kind, each in zip(kinds, members, strict=True)]
+    joint = reduce(lambda launch, part: launch.merge(part, keys), parts)
+    saved = sum(launch_seconds(each, target) for each in members) - launch_seconds(joint, target)
+    faster = saved > MIN_SAVED_LAUNCH_SHARE * target.launch_time and _is_short(joint, target)
+    return joint if faster and is_launchable(joint, target) else None
 
 
 def _faster_launches(

@@ -46,12 +46,13 @@ def lane_parameter(
     """Return the parameter of a row's reduction threads and vectors.
 
     Whole warps that divide a row are among them, so that no element needs a guard: 25,088 halves are 7 vectors of 448
-    threads. Neighbours along columns are no vectors. Several numbers of a byte are as many neighbours more.
+    threads. Neighbours of a column are one vector. Several numbers of a byte are as many neighbours more.
     """
     widest *= max((numbers_per_byte(reduction.body) for reduction in segment.reductions), default=1)
     longest = max((prod(a.extent for a in loop) for loop in structure.loops), default=1)
     lanes = powers(1, min(next_power(longest), target.MAX_thread))
     vectors = tuple(n for n in powers(1, widest) if structure.over_columns % n == 0)
+    vectors = vectors[-1:] if structure.over_columns else vectors
     pairs = [(n, v) for n in lanes for v in vectors if n * v <= next_power(longest)]
     alone = structure.passes_rows or structure.over_columns == 1 or any(r.along for r in segment.reductions)
     if target.lockstep and not alone:

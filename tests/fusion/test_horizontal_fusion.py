@@ -290,6 +290,20 @@ def test_kernels_of_other_widths_have_separate_launches() -> None:
     assert not is_launchable(launch(candidate(1e-6, 1, 1, 64), candidate(1e-6, 1, 1, 128)), GPU)
 
 
+def test_products_of_a_row_have_one_schedule() -> None:
+    """Alone, keys have blocks of fewer rows than queries."""
+    rows = {"q": 4096, "k": 1024, "v": 1024}
+    types = {"x": TensorType(DType.BF16, (1, 4096))}
+    types |= {f"w{n}": TensorType(DType.BF16, (count, 4096)) for n, count in rows.items()}
+    types |= {n: TensorType(DType.BF16, (1, count)) for n, count in rows.items()}
+    nodes = [Node(f"of {n}", "gemm", ("x", f"w{n}"), (n,), {"trans_b": True}) for n in rows]
+    model = Graph("m", tuple(t for t in types if t not in rows), tuple(rows), types, tuple(nodes), {})
+    found = compile_model(model, target=find_target("cuda:h200"))
+    (function,), (group,) = found.kernels, found.groups
+    assert group["members"] == 3
+    assert function.grid[0] <= sum(rows.values()) // 4
+
+
 def test_lookups_of_many_tables_share_one_launch() -> None:
     """Scheduled separately, each lookup has a block for every other row."""
     alone, together = compile_model(tables(1, 2048)), compile_model(tables(26, 2048, 26))

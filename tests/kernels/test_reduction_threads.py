@@ -143,7 +143,8 @@ def test_columns_of_neighbours(target: str, dtype: DType) -> None:
         for point in legal_points(space, structure, 3, 12):
             check(_device(target), space_of, group, point)
             seen.add((point.segments[0].row_vector, point.segments[0].reduction_threads > 1))
-    assert {vector for vector, several in seen if several} >= {1, 2, 4}
+    (vector,) = {vector for vector, several in seen if several}
+    assert vector in (2, 4)
 
 
 def test_neighbours_of_columns_read_neighbours() -> None:
