@@ -221,7 +221,7 @@ class CostCoefficients:
     cached_functions: float = 800.0
     reread: float = 1.0
     beside_single: float = 1.0
-    few_warps: float = 0.28
+    few_warps: float = 0.15
 
 
 @frozen(cache_hash=True)

@@ -256,8 +256,17 @@ class Totals:
         self.add("fetched", times * place.threads * kind.dtype.size)
         self.block_traffic(read, place, lattices, left)
         self.add("decoding", times * decoding_cost(read, geometry) / vector * place.threads)
+        self.add("quotients", times * self._divisions_of_loads(read, geometry) / vector * place.threads)
         self.touch(read, times, vector, place, geometry)
         self.touch_sectors(read, times / vector, place, geometry)
+
+    def _divisions_of_loads(self, read: Read, geometry: Geometry) -> Count:
+        """Return the instructions of divisions of each load, where the tail of a dim has a branch for it."""
+        found: Count = 0
+        for dim, block in zip(geometry.structure.dims, geometry.block, strict=True):
+            breaks = sum(_breaks(read, self.group.tensors[read.tensor].steps, *pair) for pair in pairwise(dim))
+            found = found + QUOTIENT_INSTRUCTIONS * breaks * np.not_equal(prod(a.extent for a in dim) % block, 0)
+        return 0 if geometry.structure.mma else found
 
     def add_conversions(self, elements: Count, dtype: DType) -> None:
         """Count the conversions of elements of half types."""
