@@ -182,7 +182,9 @@ class _SortedSum:
         yield Statement(self.statement.target, axes, write, result, span=self.statement.span)
 
     def _hoist(self, name: str, value: Index, axes: Sequence[Var], place: Index) -> Generator[Statement, None, Index]:
-        """Return an index that is computed once for each place, as an element of a tensor; yield its statement."""
+        """Return an index that is computed once for each place where digits order many rows; yield its statement."""
+        if not (isinstance(self.order, OrderedRows) and self.order.order):
+            return value
         found, own = (
             self._add(name, DType.U32, (place.bounds()[1] + 1,)),
             tuple(v for v in axes if v in variables(place)),
