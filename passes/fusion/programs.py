@@ -35,7 +35,7 @@ from ...ir import (
     substitute,
 )
 from ...ops import Instance, Registry
-from ...ops.language import walk_recurrences
+from ...ops.language import live_statements, walk_recurrences
 from ..statements import (
     MAX_NETWORK_ROW,
     IntegerFact,
@@ -274,6 +274,7 @@ class _Builder:
             choose_form = make_scatters_deterministic if self.deterministic else make_scatters_atomic
             ordered = [tensor for tensor, fact in derived.items() if fact.ordered]
             program = choose_form(divide_scans(mark_sorts(program, self.longest)), ordered)
+            program = evolve(program, statements=live_statements(program.statements, program.outputs))
             sliced = slice_loops(program)
             found = evolve(instance, program=program), tuple(_runs_and_loops(program, sliced)), sliced, derived
             if known.used:

@@ -237,8 +237,9 @@ class PhaseSelector:
         return None if self.copies else select_vector_store(node, var, self.context)
 
     def _copy_source(self, node: Store) -> Load | None:
-        """Return the load whose value an asynchronous copy stores."""
-        return node.value if self.copies and isinstance(node.value, Load) and not node.into else None
+        """Return the load of global memory whose value an asynchronous copy stores."""
+        load = node.value if self.copies and isinstance(node.value, Load) and not node.into else None
+        return load if load is not None and load.space == "global" else None
 
 
 def _packed_load(node: Pack) -> PackedLoad | None:

@@ -229,6 +229,15 @@ def test_long_loops_of_products_are_unrolled_by_two() -> None:
     assert "loop k {" in select_product(96, "(k // 3) + tid")
 
 
+def test_constants_are_copied_by_threads() -> None:
+    """Hardware copies read global memory, where a kernel's constants do not lie."""
+    constant = KERNEL.replace("  aligned x", "  dtype c: f32\n  aligned x")
+    constant = constant.replace("  buffer", "  constant c = [1, 2, 3, 4]\n  buffer")
+    lines = "%0: f32 = load constant c[u]\nstore shared s[u]: f32 = %0"
+    found = select_instructions(parse_ir(constant % ("phase fetch p async unroll u", lines)), "cuda")
+    assert kernel_violations(found, threads=True) == [] and "async_copy" not in print_ir(found)
+
+
 def test_broken_instructions_are_reported() -> None:
     kernel = select_instructions(parse_ir(KERNEL % ("phase fetch p async unroll u", COPY)), "cuda")
     ((copy,),) = (phase.roots for phase in phases(kernel.items))

@@ -176,7 +176,7 @@ def test_last_phases_hold_their_own_values(dtype: DType, target: str) -> None:
     width = 71 if machine is TINY_GPU else 8 * 64 + 7
     group = parse_ir(SEVERAL.format(width=width).replace("f32", str(dtype)))
     assert isinstance(group, FusedGroup)
-    points, early = keeping(group, machine, 1, 4), 0
+    points, early = keeping(group, machine, 1, 8), 0
     for schedule in points:
         kernel = lower(group, schedule, {}, machine)
         verify_kernel(kernel)
