@@ -21,11 +21,11 @@ from itertools import product
 
 from attrs import evolve, frozen
 
-from ...ir import Budget, FusedGroup, Target, Var, member_name
+from ...ir import Budget, FusedGroup, Target, Var
 from ..context import CompileContext
 from ..costs import CostModel, Executor, MemberRow, schedule_products, schedule_row, shared_launch_seconds
 from ..decisions import Decisions, ForeignDecisionsError, Replay
-from ..fusion import Group, Views, rename_group
+from ..fusion import Group, Views
 from ..launch_order import launch_violations
 from ..results import Launches, ScheduledPartition, kernel_key
 from ..schedule import Candidate, choose
@@ -382,28 +382,3 @@ def _is_short(launch: Launch, target: Target) -> bool:
 def launch_seconds(launch: Launch, target: Target) -> float:
     """Return the estimated seconds of a launch."""
     return shared_launch_seconds(launch.candidates, target)
-
-
-# ---- normal form
-
-
-def join_forms(forms: Sequence[FusedGroup]) -> FusedGroup:
-    """Return several groups as one, with the tensor names of their bundle."""
-    renamed = [_member(form, number) for number, form in enumerate(forms)]
-    return FusedGroup(
-        tuple(segment for form in renamed for segment in form.segments),
-        {tensor: type_ for form in renamed for tensor, type_ in form.tensors.items()},
-        tuple(tensor for form in renamed for tensor in form.inputs),
-        tuple(tensor for form in renamed for tensor in form.outputs),
-        tuple(tensor for form in renamed for tensor in form.shared),
-        {tensor: table for form in renamed for tensor, table in form.constants.items()},
-        tuple(tensor for form in renamed for tensor in form.fixed),
-        tuple(dict.fromkeys(name for form in forms for name in form.operations)),
-    )
-
-
-def _member(form: FusedGroup, number: int) -> FusedGroup:
-    """Return a member's form with the names of its bundle, those of its reductions included."""
-    held = {r.name for segment in form.segments for r in segment.reductions}
-    names = {t: member_name(number, t) for t in {*form.tensors, *form.constants, *held}}
-    return rename_group(form, names)

@@ -7,7 +7,8 @@ from heapq import heapify, heappop, heappush
 
 from attrs import frozen
 
-from ..fusion import Group
+from ...ir import FusedGroup, member_name
+from ..fusion import Group, rename_group
 from ..schedule import Candidate
 
 
@@ -88,3 +89,25 @@ def _runs(launches: Sequence[Launch]) -> list[list[Launch]]:
 
 def _last_place(run: Sequence[Launch]) -> int:
     return max(place for launch in run for place in launch.places)
+
+
+def join_forms(forms: Sequence[FusedGroup]) -> FusedGroup:
+    """Return several groups as one, with the tensor names of their bundle."""
+    renamed = [_member(form, number) for number, form in enumerate(forms)]
+    return FusedGroup(
+        tuple(segment for form in renamed for segment in form.segments),
+        {tensor: type_ for form in renamed for tensor, type_ in form.tensors.items()},
+        tuple(tensor for form in renamed for tensor in form.inputs),
+        tuple(tensor for form in renamed for tensor in form.outputs),
+        tuple(tensor for form in renamed for tensor in form.shared),
+        {tensor: table for form in renamed for tensor, table in form.constants.items()},
+        tuple(tensor for form in renamed for tensor in form.fixed),
+        tuple(dict.fromkeys(name for form in forms for name in form.operations)),
+    )
+
+
+def _member(form: FusedGroup, number: int) -> FusedGroup:
+    """Return a member's form with the names of its bundle, those of its reductions included."""
+    held = {r.name for segment in form.segments for r in segment.reductions}
+    names = {t: member_name(number, t) for t in {*form.tensors, *form.constants, *held}}
+    return rename_group(form, names)

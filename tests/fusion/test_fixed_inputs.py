@@ -12,7 +12,7 @@ from cuts.ir import Graph, Node, TensorType
 from cuts.ir.types import DType
 from cuts.ops import Registry
 from cuts.passes.fusion import Group, GroupBuilder, Policy, build_programs, find_views, form_key
-from cuts.passes.partitioning.horizontal_fusion import join_forms
+from cuts.passes.partitioning.shared_launches import join_forms
 from cuts.passes.split.split_reduction import split_reduction
 from cuts.search.measurement.task_data import MAX_WARM_L2_SHARE, warm_inputs
 from cuts.search.tasks.tuning_task import TuningTask

@@ -15,7 +15,7 @@ from cuts.ir.text import parse_ir, print_ir
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
-from cuts.passes.partitioning.horizontal_fusion import join_forms
+from cuts.passes.partitioning.shared_launches import join_forms
 from cuts.tests.amounts import examples
 from cuts.tests.emission import emit
 from hypothesis import assume, given, settings

@@ -34,7 +34,7 @@ from cuts.numerics.group_inputs import index_ranges
 from cuts.numerics.random_numbers import PERIOD
 from cuts.numerics.tolerance import group_tolerance
 from cuts.passes.fusion.interpret import interpret
-from cuts.passes.partitioning.horizontal_fusion import join_forms
+from cuts.passes.partitioning.shared_launches import join_forms
 from cuts.passes.schedule.selection.choose import choose
 from cuts.search.building.factory import BuildResult, Factory
 from cuts.search.building.workers import Job, Workers
