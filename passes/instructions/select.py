@@ -228,8 +228,7 @@ class PhaseSelector:
     def _store(self, node: Root, rest: Sequence[Var]) -> Root:
         """Return the store of several elements of a box, else the node."""
         assert isinstance(node, Store)
-        vectors = (self._vector_store(node, v) for v in reversed(rest))
-        return next((v for v in vectors if v is not None), node)
+        return next(filter(None, (self._vector_store(node, v) for v in reversed(rest))), node)
 
     def _vector_store(self, node: Store, var: Var) -> VectorStore | AsyncCopy | None:
         if load := self._copy_source(node):
@@ -238,8 +237,8 @@ class PhaseSelector:
 
     def _copy_source(self, node: Store) -> Load | None:
         """Return the load of global memory whose value an asynchronous copy stores."""
-        load = node.value if self.copies and isinstance(node.value, Load) and not node.into else None
-        return load if load is not None and load.space == "global" else None
+        load = node.value if self.copies and not node.into else None
+        return load if isinstance(load, Load) and load.space == "global" else None
 
 
 def _packed_load(node: Pack) -> PackedLoad | None:

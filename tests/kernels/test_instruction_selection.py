@@ -243,9 +243,8 @@ def test_broken_instructions_are_reported() -> None:
     ((copy,),) = (phase.roots for phase in phases(kernel.items))
     assert isinstance(copy, AsyncCopy) and COPIES[copy.instruction].nbytes == 16
     assert list(check_instructions_known([evolve(copy, width=2)])) == ["'cp_async_16' copies no 2 elements of f32"]
-    assert list(check_vectors_whole([evolve(copy, start=copy.start + 1)])) == [
-        "4 elements from 0 of u are no vector at 4*tid + u + 1"
-    ]
+    moved = "4 elements from 0 of u are no vector at 4*tid + u + 1"
+    assert list(check_vectors_whole([evolve(copy, start=copy.start + 1)])) == [moved]
     matrix = LdMatrix("ldmatrix_x2", "s", Index(0), (Var("u", 4),), copy.dtype)
     assert copy.axis is not None
     store = VectorStore("shared", "s", Index(0) + copy.axis, matrix, copy.dtype, copy.axis, 3)
