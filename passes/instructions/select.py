@@ -165,12 +165,9 @@ class PhaseSelector:
         """Return a load that converts the bytes which it unpacks."""
         load, kinds = node.arg, (node.arg.dtype, node.dtype)
         converts = any(UNPACKED_CONVERSIONS.get(name) == kinds for name in self.context.instructions)
-        if (
-            not converts
-            or not isinstance(load, Load)
-            or self.users[load] != [node]
-            or self.boxes[load] != self.boxes[node]
-        ):
+        if not converts or not isinstance(load, Load):
+            return None
+        if self.users[load] != [node] or self.boxes[load] != self.boxes[node]:
             return None
         found = self._instruction(load, self._load)
         whole = isinstance(found, VectorLoad) and all(n * load.dtype.size % WORD_BYTES == 0 for n in found.pieces)
@@ -228,7 +225,8 @@ class PhaseSelector:
     def _store(self, node: Root, rest: Sequence[Var]) -> Root:
         """Return the store of several elements of a box, else the node."""
         assert isinstance(node, Store)
-        return next(filter(None, (self._vector_store(node, v) for v in reversed(rest))), node)
+        vectors = (self._vector_store(node, v) for v in reversed(rest))
+        return next((v for v in vectors if v is not None), node)
 
     def _vector_store(self, node: Store, var: Var) -> VectorStore | AsyncCopy | None:
         if load := self._copy_source(node):
