@@ -220,7 +220,7 @@ def column_run(segment: Segment, shared: tuple[str, ...]) -> int:
 
 def _run_before_axis(last: Index, loops: set[Var], axes: set[Var]) -> int:
     """Return the few elements of loops before the next place of an axis."""
-    steps, length = {factor: v for v, factor in last.terms if isinstance(v, Var)}, 1
+    steps, length = {f: v for v, f in last.terms if isinstance(v, Var) and v.extent > 1}, 1
     while steps.get(length) in loops:
         length *= steps[length].extent
     return length if steps.get(length) in axes and length <= MAX_COLUMN_RUN else 0

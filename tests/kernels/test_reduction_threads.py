@@ -10,11 +10,13 @@ import re
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
+from cuts.ir import parse_ir
 from cuts.ir.dfg import LaneReduce
 from cuts.ir.kernel import phases
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType
+from cuts.passes.geometry.row_sharing import column_run
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.schedule.space import make_space
@@ -145,6 +147,13 @@ def test_columns_of_neighbours(target: str, dtype: DType) -> None:
             seen.add((point.segments[0].row_vector, point.segments[0].reduction_threads > 1))
     (vector,) = {vector for vector, several in seen if several}
     assert vector in (2, 4)
+
+
+def test_rows_of_one_element_have_no_neighbours() -> None:
+    text = "var i < 5, r < 1\n\ngroup {\n  tensor t0: f32[5, 1]\n  tensor t1: f32[5]\n  tensor acc0: f32[5]\n"
+    text += "  inputs t0\n  outputs t1\n  segment (i) {\n    reduce acc0 = sum over (r) of t0[i, r]\n"
+    group = parse_ir(text + "    output t1[i] = acc0[i]\n  }\n}\n")
+    assert isinstance(group, FusedGroup) and column_run(group.segments[0], ()) == 0
 
 
 def test_neighbours_of_columns_read_neighbours() -> None:
