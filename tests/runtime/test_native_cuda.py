@@ -165,8 +165,11 @@ def test_maps_that_walk_are_encoded(driver: FakeCuda) -> None:
 
 
 def state_plan(size: int = 4) -> Plan:
-    """Return the plan of a running sum for the driver in C."""
-    plan = cuts.build(running_sum(size), "opencl").plan
+    """Return the plan of a running sum, not updated in place."""
+    with pytest.MonkeyPatch.context() as patch:
+        updates = importlib.import_module("cuts.passes.partitioning.update_inputs")
+        patch.setattr(updates, "is_safe_update", lambda *_: False)
+        plan = cuts.build(running_sum(size), "opencl").plan
     kernel = evolve(plan.kernels[0], name="k_sum", dialect="cuda")
     return with_cubins(evolve(plan, target=example_plan("cuda").target, kernels=(kernel, *plan.kernels[1:])))
 

@@ -24,6 +24,7 @@ from typing import Any, cast
 import torch
 from attrs import define, field, frozen
 from torch._decomp import core_aten_decompositions
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import map_arg
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.weak import TensorWeakRef
@@ -82,7 +83,8 @@ class RepeatableModule:
 
         def call(*arguments: Any) -> Any:
             results = function(*arguments)
-            if not known and (node := _node_of(results, len(arguments))) is not None:
+            is_traced = any(isinstance(value, FakeTensor) for value in arguments)  # DDP's, which have no memory
+            if not (known or is_traced) and (node := _node_of(results, len(arguments))) is not None:
                 known.append(node._forward_cls)
                 self._extend(node, arguments)
             return results
