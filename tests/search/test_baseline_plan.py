@@ -116,7 +116,7 @@ def test_workers_continue_with_kernels_of_the_plan(
     seconds: float, slow_host: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     continued: list[FusedGroup] = []
-    monkeypatch.setattr(PlanExecutor, "search_ahead", lambda executor, groups: continued.extend(groups))
+    monkeypatch.setattr(PlanExecutor, "search_ahead", lambda executor, groups, spared=0: continued.extend(groups))
     clock = FakeClock()
     slow_host(clock, 0.05)
     _, tuning = found_in(seconds, clock)
