@@ -56,7 +56,8 @@ def inline_regions(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         else:
             known[node] = graph.node_copy(node, known.__getitem__)
     inlined = torch.fx.GraphModule(module, graph)
-    inlined.__dict__.update({name: module.__dict__[name] for name in ("_backend_id",) if name in module.__dict__})
+    if "_backend_id" in module.__dict__:  # by which PyTorch saves precompiled modules
+        inlined.__dict__["_backend_id"] = module.__dict__["_backend_id"]
     return inlined
 
 

@@ -240,13 +240,13 @@ class Inliner:
         return map_primaries(index, change) if computed else index
 
     def _copy_source(self, read: Read) -> Read:
-        """Return the read that a read's value is a copy of, in a type of integers as wide or wider."""
+        """Return the read that a read's value is a copy of, in a type that holds all of its integers."""
         pieces = self._definitions.get(read.tensor, ())
         if len(pieces) != 1 or (inverse := _invert(pieces[0], read.indices)).guards:
             return read
         value, dtype = substitute_expr(pieces[0].body, inverse.values), self.tensors[read.tensor].dtype
         value = value.arg if isinstance(value, Cast) else value
-        if not isinstance(value, Read) or value.guards or dtype.size < self.tensors[value.tensor].dtype.size:
+        if not isinstance(value, Read) or value.guards or not _holds_integers(dtype, self.tensors[value.tensor].dtype):
             return read
         return self._copy_source(value)
 
@@ -353,3 +353,9 @@ def issue_slots(*bodies: Expr) -> int:
     for body in bodies:
         visit(body)
     return sum(found.values())
+
+
+def _holds_integers(wide: DType, narrow: DType) -> bool:
+    """Return whether a type has the integers of another one."""
+    limits, own = wide.element, narrow.element
+    return wide.is_int and narrow.is_int and limits.lowest <= own.lowest and own.highest <= limits.highest

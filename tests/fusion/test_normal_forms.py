@@ -5,8 +5,8 @@ from __future__ import annotations
 from textwrap import dedent
 
 import pytest
-from cuts.ir.affine import Var, as_index
-from cuts.ir.expr import Call, Read
+from cuts.ir.affine import Indirect, Var, as_index, indirects
+from cuts.ir.expr import Call, Cast, Read
 from cuts.ir.graph import Graph
 from cuts.ir.statement import Statement
 from cuts.ir.traversal import distinct, walk
@@ -231,3 +231,18 @@ def test_readers_of_earlier_pieces_see_no_later_ones() -> None:
             inliner.define(Statement("y", (axis,), (as_index(axis),), Call("neg", (Read("p", (as_index(0),)),))))
         inliner.define(Statement("p", (), (as_index(place),), Read(source, (as_index(0),))))
     assert inliner.inline(Read("p", (as_index(1),))) == Call("neg", (Read("x", (as_index(0),)),))
+
+
+@pytest.mark.parametrize("copy", DType, ids=str)
+@pytest.mark.parametrize("row", DType, ids=str)
+def test_places_are_copies_that_keep_every_integer(row: DType, copy: DType) -> None:
+    own, limits, wide = Var("i", 8), row.element, copy.element
+    types = {"row": TensorType(row, (8,)), "copy": TensorType(copy, (8,))}
+    inliner = inline.Inliner(types, frozenset(types), {"row"})
+    inliner.define(Statement("copy", (own,), (as_index(own),), Cast(copy, Read("row", (as_index(own),)))))
+    place = Indirect("copy", (), 60).with_parts((as_index(own),))
+    if row.is_int and copy.is_int and wide.lowest <= limits.lowest and limits.highest <= wide.highest:
+        assert [each.tensor for each in indirects(inliner.inline_index(place))] == ["row"]
+    else:
+        with pytest.raises(inline.FusionError, match="used as an index"):
+            inliner.inline_index(place)

@@ -95,24 +95,30 @@ def dynamo_backend(
     if do_overlap(attributes):
         warnings.warn("parameters or state share memory: their update runs in PyTorch", UncompiledWarning, stacklevel=3)
         return module.forward
-    module = lifted
-    examples = [*attributes, *examples]
+    module, examples = lifted, [*attributes, *examples]
     if any(map(is_dynamic, examples)):
-        bucketed: dict[tuple[float, ...], BucketedModule] = {}
-
-        def find_bucket(known: Mapping[int, float], arguments: Sequence[Any]) -> Callable[..., Any] | None:
-            key = tuple(known.values())
-            if key not in bucketed:
-                bucketed[key] = BucketedModule(replace_numbers(module, known))
-            held, device = parameter_inputs(module, arguments), device_of(arguments)
-            compile_captured = lambda captured: function_of_tensors(captured, device, compile_graph, held)  # noqa: E731
-            return bucketed[key].find(arguments, compile_captured)
-
-        by_bucket = find_bucket if buckets and not freeze else None
-        function = compile_by_shape(module, compile_static, max_shapes, by_bucket)
+        find_bucket = _bucket_finder(module, compile_graph) if buckets and not freeze else None
+        function = compile_by_shape(module, compile_static, max_shapes, find_bucket)
     else:
         function = compile_static(module, examples)
     return partial(function, *attributes) if attributes else function
+
+
+def _bucket_finder(
+    module: Any, compile_graph: CompileGraph
+) -> Callable[[Mapping[int, float], Sequence[Any]], Callable[..., Any] | None]:
+    """Return the function that finds the plan of a call's bucket, by its numbers and arguments."""
+    bucketed: dict[tuple[float, ...], BucketedModule] = {}
+
+    def find_bucket(known: Mapping[int, float], arguments: Sequence[Any]) -> Callable[..., Any] | None:
+        key = tuple(known.values())
+        if key not in bucketed:
+            bucketed[key] = BucketedModule(replace_numbers(module, known))
+        held, device = parameter_inputs(module, arguments), device_of(arguments)
+        compile_captured = lambda captured: function_of_tensors(captured, device, compile_graph, held)  # noqa: E731
+        return bucketed[key].find(arguments, compile_captured)
+
+    return find_bucket
 
 
 def _compile_module(
