@@ -15,7 +15,7 @@ from cuts.ir import TensorMap
 from cuts.ir.affine import Var
 from cuts.ir.dfg import IndexNode, Load, MmaAccumulate, Op, Pack, Store, WideStore, Window
 from cuts.ir.errors import CutsError, ErrorList, VerifyError
-from cuts.ir.kernel import phases
+from cuts.ir.kernel import Kernel, phases
 from cuts.ir.text import parse_ir
 from cuts.ir.types import DType
 from cuts.ir.verify.dfg import CHECKS as GRAPH_CHECKS
@@ -27,7 +27,7 @@ from cuts.ir.verify.dfg import (
     check_windows_addressed,
 )
 from cuts.ir.verify.kernel import CHECKS as BLOCK_CHECKS
-from cuts.ir.verify.kernel import THREAD_CHECKS, check_tensor_maps
+from cuts.ir.verify.kernel import THREAD_CHECKS, check_replaced_elements_read_first, check_tensor_maps
 from cuts.ir.verify.program import CHECKS as PROGRAM_CHECKS
 from cuts.ir.verify.program import check_reductions_complete, verify_program
 from cuts.ir.verify.segment import CHECKS as GROUP_CHECKS
@@ -297,7 +297,7 @@ def test_every_check_states_its_invariant_and_is_tried() -> None:
         "check_producers",
         "check_clusters",  # by the tests of clusters
         "check_turns",  # by the tests of turns
-        "check_replaced_elements_read_first",  # by those of updates in place
+        "check_replaced_elements_read_first",
     }
     for check in (c for checks in every for c in checks):
         assert check.__name__.startswith("check_")
@@ -351,3 +351,34 @@ def test_tensor_maps_are_of_read_tensors() -> None:
     found = [str(fault) for fault in check_tensor_maps(evolve(kernel, maps=(made, made)))]
     assert "two tensor maps have one name" in found[0]
     assert any("no tensor 'absent' is read so" in fault for fault in found)
+
+
+UPDATE = """\
+var tid < 32
+
+kernel blocks 1 threads 32 {
+  reads x
+  writes y, z
+  dtype x: f32
+  dtype y: f32
+  dtype z: f32
+  aligned x: 16
+  aligned y: 16
+  aligned z: 16
+  phase exit p {
+    %0: f32 = load global x[tid]
+    %1: f32 = load global y[tid]
+    store global FIRST[tid]: f32 = OLD
+    store global SECOND[tid]: f32 = NEW
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(("first", "faults"), [("z", 0), ("y", 1)])
+def test_replaced_elements_are_read_before_their_store(first: str, faults: int) -> None:
+    """An element of y moves to z and is replaced."""
+    second, values = {"z": ("y", ("%1", "%0")), "y": ("z", ("%0", "%1"))}[first]
+    text = UPDATE.replace("FIRST", first).replace("SECOND", second)
+    kernel = parse_ir(text.replace("OLD", values[0]).replace("NEW", values[1]))
+    assert isinstance(kernel, Kernel) and len(list(check_replaced_elements_read_first(kernel))) == faults
