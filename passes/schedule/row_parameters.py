@@ -144,16 +144,18 @@ def check_clusters(sizes: ScheduleSizes) -> Iterator[Finding]:
         yield many, "{} blocks of a cluster, at most {}", cluster, sizes.target.cluster_blocks
         for trips in part.trips:
             yield several & np.less(trips, cluster), "{} blocks share {} trips over a row", cluster, trips
-        idle = np.not_equal(part.reduction_threads, threads) | np.less_equal(threads, 1)
+        own = 1 if part.structure.over_columns == 0 else product(part.counts)
+        idle = np.not_equal(part.reduction_threads * own, threads) | np.less_equal(part.reduction_threads, 1)
         yield several & idle, "{} of {} threads share a row of a cluster", part.reduction_threads, threads
         whole = min(sizes.target.warp_size, sizes.target.MAX_thread)
         yield several & np.not_equal(threads % whole, 0), "{} threads of a cluster's block are no whole warps", threads
         for chunk in part.block_k:
-            held = chunk / np.maximum(1, threads)
+            held = chunk / np.maximum(1, part.reduction_threads)
             yield several & (held > MAX_HELD_ELEMENTS), "{} elements of a cluster's row in a thread", held
         if part.structure.caches_rows:
             size = sum(sizes.group.tensors[r.tensor].dtype.size for r in cached_reads(segment, elsewhere))
             nbytes = size * prod(a.extent for a in part.structure.loops[0]) // sizes.target.cluster_blocks
+            nbytes = nbytes * product(part.block)
             again = np.greater(part.trips[0], cluster) & np.equal(part.spread.row_cache, 0)
             again = again & (nbytes <= sizes.target.MAX_shared - MAX_EXCHANGED_BYTES)
             yield several & again, "{} bytes of a block's row are read again, which shared memory holds", nbytes
