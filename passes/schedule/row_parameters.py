@@ -36,6 +36,8 @@ MAX_HELD_ELEMENTS = 32
 MAX_WORDS_AHEAD = 128
 #: Most bytes of shared memory for the sums of a block beside its rows.
 MAX_EXCHANGED_BYTES = 8192
+#: Most vectors side by side whose reduction threads are a part of a warp's.
+ROW_VECTORS = 8
 #: Bytes of the values that lanes exchange by shuffles.
 SHUFFLED_BYTES = (4, 8)
 
@@ -56,7 +58,8 @@ def lane_parameter(
     pairs = [(n, v) for n in lanes for v in vectors if n * v <= next_power(longest)]
     alone = structure.passes_rows or structure.over_columns == 1 or any(r.along for r in segment.reductions)
     if target.lockstep and not alone:
-        others = {n for n in range(target.warp_size, target.MAX_thread + 1, target.warp_size) if n not in lanes}
+        step = target.warp_size // ROW_VECTORS if structure.over_columns else target.warp_size
+        others = {n for n in range(step, target.MAX_thread + 1, step) if n not in lanes}
         pairs += [(n, v) for n in sorted(others) for v in vectors if longest % (n * v) == 0]
     return ScheduleParameter((f"{prefix}reduction_threads", f"{prefix}row_vector"), tuple(pairs))
 
@@ -129,6 +132,14 @@ def check_sums_whole(sizes: ScheduleSizes) -> Iterator[Finding]:
 def summed_lanes(part: Geometry, d: int, target: Target) -> Count:
     """Return the lanes of a warp along a dim."""
     return np.minimum(part.counts[d], np.maximum(1, target.warp_size // product(part.counts[d + 1 :])))
+
+
+def check_lanes_fill_warps(sizes: ScheduleSizes) -> Iterator[Finding]:
+    """Reduction threads are a power of two, or fill whole warps."""
+    for part in (p for p in sizes.parts if p.structure.reduction_threads):
+        lanes = np.asarray(part.reduction_threads)
+        odd = np.not_equal(lanes & (lanes - 1), 0) & np.not_equal(part.threads % sizes.target.warp_size, 0)
+        yield odd, "{} reduction threads of {} are no power of two, and fill no warps", lanes, part.threads
 
 
 def check_clusters(sizes: ScheduleSizes) -> Iterator[Finding]:
