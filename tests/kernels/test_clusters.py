@@ -32,7 +32,10 @@ MODERATE = 1e4
 
 
 def cluster_schedule(group: FusedGroup, target: Any, cached: bool = False, least: int = 1) -> Schedule:
-    """Return a legal point of clusters, of `least` rows side by side, in registers or `cached`."""
+    """Return a legal point of clusters with `least` rows side by side.
+
+    The rows are in registers, or `cached`.
+    """
     space = make_space(group, target)
     template = next(t for t in space.templates if t.segments[0].clusters)
     numbers = np.random.default_rng(1).integers(0, template.size, 8192)
