@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import onnx
 
-from .contrib_attention import group_query_attention, multi_head_attention, rotary_embedding
+from .contrib_attention import group_query_attention, joined_attention, multi_head_attention, rotary_embedding
 from .contrib_text import NodeUse, Text, WriteText
 from .contrib_text import attributes_text as _attributes
 from .node_opset import set_opset
@@ -185,7 +185,7 @@ _TEXTS: dict[str, WriteText] = {
     "FastGelu": _gelu("tanh"), "QuickGelu": _quick_gelu, "SkipLayerNormalization": _skip_norm,
     "SkipSimplifiedLayerNormalization": _skip_rms_norm,
     "FusedMatMul": _fused_product, "FusedConv": _fused_convolution, "MatMulNBits": packed_product,
-    "DequantizeLinear": _dequantize, "RotaryEmbedding": rotary_embedding,
+    "DequantizeLinear": _dequantize, "RotaryEmbedding": rotary_embedding, "Attention": joined_attention,
     "MultiHeadAttention": multi_head_attention, "GroupQueryAttention": group_query_attention,
 }  # fmt: skip
 
@@ -225,7 +225,7 @@ def contrib_body(node: onnx.NodeProto, shapes: Sequence[tuple[int, ...] | None])
     try:
         operands, results, lines = _TEXTS[node.op_type](NodeUse(given, tuple(map(bool, node.input)), tuple(shapes)))
         signature = f"{node.op_type} ({', '.join(operands)}) => ({', '.join(results)})"
-        head = f'<domain: "{DOMAIN}", opset_import: ["" : {_VERSION}]>'
+        head = f'<domain: "{DOMAIN}", opset_import: ["" : {_VERSION}, "{DOMAIN}" : 1]>'
         body = onnx.parser.parse_function("\n".join([head, f"{signature} {{", *lines, "}"]))
     except (
         onnx.parser.ParseError,

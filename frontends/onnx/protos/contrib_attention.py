@@ -1,6 +1,7 @@
 """ONNX Runtime's attention and rotary embedding as standard functions.
 
-    RotaryEmbedding (x, positions, cos, sin), MultiHeadAttention (q, k, v, bias, padding, added, past_k, past_v),
+    RotaryEmbedding (x, positions, cos, sin);    Attention (x, weights, bias, padding, past, added)
+    MultiHeadAttention (q, k, v, bias, padding, added, past_k, past_v)
     GroupQueryAttention (q, k, v, past_k, past_v, last, total, cos, sin): `last` numbers the last key of each sequence
 
 Past keys of a group query are a cache of fixed length: new ones follow those of their sequence.
@@ -102,6 +103,31 @@ def multi_head_attention(use: NodeUse) -> Text:
     lines += _join_heads("z", [batch, rows, heads * value_size])
     parameters = ("q", "k", "v", "bias", "padding", "added", "past_k", "past_v")
     return parameters, ("y", "present_k", "present_v"), lines
+
+
+def joined_attention(use: NodeUse) -> Text:
+    """Return the text of attention with one matrix of weights.
+
+    Raises `ValueError` for past keys, and rotary embedding within.
+    """
+    if use.has(4) or use.has(6) or use.get("do_rotary", 0):
+        raise ValueError("past keys or rotary embedding")
+    size = use.shape(1)[1] // 3
+    sizes = use.get("qkv_hidden_sizes", None) or [size] * 3
+    names = ("num_heads", "unidirectional", "scale", "mask_filter_value")
+    given = _attributes(**{name: use.attributes[name] for name in names if name in use.attributes})
+    optional = [name if use.has(place) else '""' for name, place in (("padding", 3), ("added", 5))]
+    while optional and optional[-1] == '""':
+        optional.pop()
+    operands = ", ".join(["q", "k", "v", *(['""', *optional] if optional else [])])
+    lines = [
+        "product = MatMul (x, weights)",
+        "whole = Add (product, bias)" if use.has(2) else "whole = Identity (product)",
+        _integers("sizes", [int(n) for n in sizes]),
+        "q, k, v = Split <axis = -1> (whole, sizes)",
+        f"y = com.microsoft.MultiHeadAttention {given} ({operands})",
+    ]
+    return ("x", "weights", "bias", "padding", "past", "added"), ("y",), lines
 
 
 def _added_masks(use: NodeUse, batch: int, columns: int, lines: list[str]) -> str:
