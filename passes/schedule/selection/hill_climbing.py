@@ -63,7 +63,7 @@ def best_points(group: FusedGroup, target: Target, pruning: Pruning, count: int)
         if not climb.refine(most):
             break
         most = max(REFINED_POINTS, count)
-    return tuple(sorted(climb.points(climb.varied(count))))
+    return tuple(sorted(climb.points(climb.choose_varied(count))))
 
 
 @define
@@ -113,8 +113,8 @@ class _Climb:
             among = np.flatnonzero(self.scores <= np.partition(self.scores, most - 1)[most - 1])
         return among[np.lexsort((self.numbers[among], self.structures[among], self.scores[among]))][:most]
 
-    def varied(self, count: int) -> _Array:
-        """Return the positions of varied good points, up to a pruned one; of at least one."""
+    def choose_varied(self, count: int) -> _Array:
+        """Return the positions of varied good points, up to a pruned one."""
         order = self._best(len(self.scores))
         pruned = np.flatnonzero(is_pruned(self.scores[order[1:]]))
         order = order[: pruned[0] + 1] if len(pruned) else order

@@ -1,4 +1,4 @@
-"""Choice of varied points: the best ones of which few are similar."""
+"""Choice of varied points: the best ones, few of them similar."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def varied_points(
     places: Callable[[int, _Array], _Array],
     count: int,
 ) -> list[int]:
-    """Return the first `count` points under limits of variety, then others, given the points in order.
+    """Return the first of ordered points under limits of variety, then others.
 
     The limits hold per tile, per tile and loop, per template, per thread tile, per block of matrix instructions, whose
     warps may lie in many ways, and per number of split-K warps. `places` returns the places of some points of a
@@ -130,7 +130,7 @@ def _rows(columns: Sequence[_Array], count: int) -> list[Hashable]:
 
 
 def depth_parameter(structure: ScheduleTemplate) -> int | None:
-    """Return the parameter of the warps of a warp split-K; None where there is none."""
+    """Return the parameter of the warps of a warp split-K, if any."""
     if not any(segment.mma for segment in structure.segments):
         return None
     found = (
