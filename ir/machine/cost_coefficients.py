@@ -94,8 +94,8 @@ class CostCoefficients:
     share `streamed_dram` of its bandwidth; `streamed_overlap` is the power in which times add up there.
 
     Clusters: a block begins in `cluster_block` latencies of DRAM, exchanges in `cluster_exchange`, and issues for
-    `cluster_issue` times its slots, `cluster_hiding` more where one warp is resident, less `cluster_copied` of the first
-    loop's beside copies. An access takes `cluster_access` clocks of an SM, one to shared memory `cluster_shared`; L2
+    `cluster_issue` times its slots, `cluster_hiding` more where one warp is resident, less `cluster_copied` of a first
+    loop beside copies. An access takes `cluster_access` clocks of an SM, one to shared memory `cluster_shared`; L2
     traffic `cluster_l2` times its own time, that of DRAM `cluster_alone` times where a block is alone.
 
     Column sums: a tile waits `column_sums` latencies of DRAM for its sums, without a ring `column_rows` more for its
