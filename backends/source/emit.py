@@ -19,6 +19,7 @@ from ...ir import (
     post_order,
 )
 from ...ir.dfg import buffer_accesses, own_indices
+from ...ir.errors import InternalError
 from .atomics import combining_helpers
 from .body import body_text, declare_shared
 from .dialect import DIALECTS, Dialect
@@ -39,6 +40,8 @@ def emit(
         kernel = _single_block(kernel)
     members = (kernel,) if isinstance(kernel, Kernel) else kernel.kernels
     if isinstance(kernel, HorizontalKernel):
+        if not kernel.legal:
+            raise InternalError("kernels with clusters, tensor maps or unequal barriers share a launch")
         arguments = kernel_arguments(kernel, _arguments)
         body, used = kernel_body(kernel, dialect, _arguments, _dynamic(kernel, dialect))
     else:

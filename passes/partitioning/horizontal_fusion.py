@@ -350,8 +350,8 @@ def _faster_launches(
 def is_launchable(launch: Launch, target: Target) -> bool:
     """Return whether a launch is legal and short enough.
 
-    Its parameters fit, it has few kernels, none has tensor maps, and all members have equally many threads: threads of
-    small blocks without barriers may be idle.
+    Its parameters fit, it has few kernels, none has tensor maps or clusters, and all members have equally many threads:
+    threads of small blocks without barriers may be idle.
     """
     threads = {candidate.features["threads"] for candidate in launch.candidates}
     distinct = {id(candidate) for candidate in launch.candidates}  # equal kernels have one candidate
@@ -363,6 +363,7 @@ def is_launchable(launch: Launch, target: Target) -> bool:
     return (
         (may_idle or len(threads) == 1)
         and not any(loop.tma for loop in loops)
+        and all(part.cluster == 1 for c in launch.candidates for part in c.schedule.segments)
         and len(distinct) <= (MAX_DISTINCT_POINTWISE_KERNELS if short else MAX_DISTINCT_KERNELS)
         and fits
     )

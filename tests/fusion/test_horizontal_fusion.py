@@ -14,7 +14,7 @@ from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
 from cuts.ir.compiled import CompiledGraph, CompileOptions
 from cuts.ir.graph import Graph, Node
-from cuts.ir.schedule import Schedule
+from cuts.ir.schedule import Schedule, SegmentSchedule, TileDim
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.passes.assemble import assemble_kernels
@@ -288,6 +288,15 @@ def test_a_record_of_a_launch_covers_all_members() -> None:
 
 def test_kernels_of_other_widths_have_separate_launches() -> None:
     assert not is_launchable(launch(candidate(1e-6, 1, 1, 64), candidate(1e-6, 1, 1, 128)), GPU)
+
+
+def test_kernels_of_clusters_share_no_launch() -> None:
+    """A launch of several has no clusters: exchanges with other blocks would be illegal instructions."""
+    alone = candidate(1e-6, 1, 1)
+    part = SegmentSchedule((TileDim((), 1, 1),), ())
+    plain, clustered = (evolve(alone, schedule=Schedule((evolve(part, cluster=n),))) for n in (1, 8))
+    assert is_launchable(launch(plain, plain), GPU)
+    assert not is_launchable(launch(clustered, clustered), GPU)
 
 
 def test_products_of_a_row_have_one_schedule() -> None:
