@@ -331,9 +331,7 @@ class _Box(Evaluation):
             first = int(flat[wrong].min())
             at = tuple(int(n) for n in np.unravel_index(first, tensor.shape))
             raise IndexFault(primary.tensor, at, int(tensor.reshape(-1)[first]), primary.extent)
-        clamped = self.checked or self.reading
-        low, high = (0, primary.extent - 1) if clamped else (-(1 << 62), 1 << 62)  # sums of indices do not overflow
-        return np.clip(value, low, high)
+        return np.clip(value, 0, primary.extent - 1) if self.checked or self.reading else value
 
     def flat(self, indices: tuple[Index, ...], shape: tuple[int, ...]) -> Values:
         """Return row-major flat positions of the indexed elements."""
