@@ -117,7 +117,10 @@ def capture_graph(torch: Any, calls: Sequence[Callable[[], object]]) -> Callable
 
 
 def by_torch(device: Device, torch: Any, name: str, calls: Sequence[Callable[[], object]]) -> Contender:
-    """Record PyTorch's calls, one for each set of tensors; those that wait for the device are called each time."""
+    """Record PyTorch's calls, one for each set of tensors.
+
+    Calls that wait for the device, and cannot be recorded, are repeated.
+    """
     stream = torch.cuda.ExternalStream(device.stream_handle)
     recorded: Callable[[], object] = lambda: [call() for call in calls]  # noqa: E731
     with suppress(RuntimeError):

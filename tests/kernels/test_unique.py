@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import cuts
 import numpy as np
 import pytest
 from cuts.backends.devices import find_target
@@ -116,3 +117,15 @@ def test_words_of_eight_bytes_are_sorted(dtype: DType, largest: bool) -> None:
     keys = (np.arange(n), np.where(np.isnan(keys), 0, keys) if dtype.is_float else keys, missing)
     np.testing.assert_array_equal(found["p"], np.lexsort(keys))
     np.testing.assert_array_equal(found["y"], x[np.lexsort(keys)])
+
+
+@needs_opencl
+def test_operators_of_pytorch_bound_results() -> None:
+    torch = pytest.importorskip("torch")
+    unique = cuts.torch_op([], "unique")
+    x = torch.tensor([3.0, 1.0, 3.0, float("nan"), 0.5, float("nan")])
+    wanted, places, counts = torch.unique(x, return_inverse=True, return_counts=True)
+    y, first, inverse, found, number = unique(x, size=6)
+    assert int(number) == len(wanted) == 5
+    torch.testing.assert_close(y[:5], wanted, equal_nan=True)
+    assert inverse.equal(places) and found[:5].equal(counts) and first.tolist() == [4, 1, 0, 3, 5, 0]
