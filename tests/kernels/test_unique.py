@@ -94,11 +94,10 @@ def test_runs_of_lists_in_order() -> None:
 
 
 @needs_opencl
-@pytest.mark.parametrize(("dtype", "n", "algorithm"), [(DType.F32, 8300, "radix"), (DType.I64, 2100, "words")])
-def test_long_lists_are_sorted_by_digits(dtype: DType, n: int, algorithm: str) -> None:
-    x, names, spec = numbers(dtype, n, 900), "y first inverse counts number", load_spec([])
-    call = graph({"x": TensorType(dtype, (n,))}, op(names, "unique", "x", size=1000), out=names)
-    passes = prune(replace_node(call, call.nodes[0], algorithm, spec.registry.instances))
+def test_long_lists_are_sorted_by_digits() -> None:
+    x, names, spec = numbers(DType.I64, 2100, 900), "y first inverse counts number", load_spec([])
+    call = graph({"x": TensorType(DType.I64, x.shape)}, op(names, "unique", "x", size=1000), out=names)
+    passes = prune(replace_node(call, call.nodes[0], "words", spec.registry.instances))
     assert {node.op for node in passes.nodes} >= {"radix_pass", "unique"}
     found = build_graph(passes, spec, find_target("opencl"), CompileOptions()).run({"x": x})
     check([*found.values()], x, 1000)
