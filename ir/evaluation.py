@@ -107,16 +107,22 @@ class Evaluation(ABC):
             index_value(index, lambda primary: self.axis(primary) if isinstance(primary, Var) else self.place(primary))
         )
 
-    def inside(self, guards: tuple[Guard, ...]) -> Values:
+    def inside(self, guards: tuple[Guard, ...], compared: bool = False) -> Values:
         """Return the mask of places where all guards hold.
 
-        Each guard is evaluated where those before it hold.
+        Each guard is evaluated where those before it hold. A compared index out of its range satisfies a bound that
+        all indices in range satisfy.
         """
         total: Values = np.ones((), np.bool_)
         for guard in guards:
             with self.restricted_to(total):
                 value = self.index(guard.index)
-            total = total & (value >= guard.low) & (value < guard.high)
+            least, greatest = guard.index.bounds()
+            low, high = least < guard.low, greatest >= guard.high
+            if low or not (compared and high):
+                total = total & (value >= guard.low)
+            if high or not (compared and low):
+                total = total & (value < guard.high)
         return total
 
     def value(self, expr: Expr) -> Values:
@@ -128,7 +134,7 @@ class Evaluation(ABC):
         if isinstance(expr, IndexValue):
             return self.index(expr.index).astype(self.dtype(expr.dtype))
         if isinstance(expr, InRange):
-            return self.inside(expr.guards)
+            return self.inside(expr.guards, compared=True)
         if isinstance(expr, Cast):
             held = isinstance(expr.arg, Read) and expr.arg.tensor in self.held
             return self._cast(self.value(expr.arg), expr.dtype, held)

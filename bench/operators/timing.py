@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +117,14 @@ def capture_graph(torch: Any, calls: Sequence[Callable[[], object]]) -> Callable
 
 
 def by_torch(device: Device, torch: Any, name: str, calls: Sequence[Callable[[], object]]) -> Contender:
-    """Record PyTorch's calls, one for each set of tensors."""
-    stream, recorded = torch.cuda.ExternalStream(device.stream_handle), capture_graph(torch, calls)
+    """Record PyTorch's calls, one for each set of tensors.
+
+    Calls that wait for the device, and cannot be recorded, are repeated.
+    """
+    stream = torch.cuda.ExternalStream(device.stream_handle)
+    recorded: Callable[[], object] = lambda: [call() for call in calls]  # noqa: E731
+    with suppress(RuntimeError):
+        recorded = capture_graph(torch, calls)
 
     def replay() -> None:
         with torch.cuda.stream(stream):

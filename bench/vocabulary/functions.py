@@ -8,6 +8,7 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
+import cuts
 from attrs import evolve
 from cuts.bench.vocabulary import operation
 from cuts.bench.vocabulary.operation import Given, integers, unit, x
@@ -177,6 +178,8 @@ NAMES |= {
     "F": torch.nn.functional,
     "fft": torch.fft,
     "aten": torch.ops.aten,
+    "unique": cuts.torch_op([], "unique"),
+    "padded": lambda a, size: torch.nn.functional.pad(a, (0, size - len(a))),
     "real": torch.view_as_real,
     "complex": torch.view_as_complex,
     "causal": partial(attend, is_causal=True),

@@ -36,7 +36,7 @@ def read_rows(family: str, form: Mapping[str, Any]) -> Iterator[UserOperation]:
             texts = (read_sizes(tiny)[0], read_sizes(sizes), read_text(given), read_text(call))
             own = (
                 gradient(name, *texts, abs(back[0]), back[0] < 0)
-                if back
+                if back and back[0]
                 else UserOperation(family, name, *texts[2:], *texts[:2])
             )
             traced = read_text(back[1]) if back[1:] else None

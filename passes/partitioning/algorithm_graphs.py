@@ -15,7 +15,10 @@ MAX_FOLLOWERS = 4
 
 
 def replace_node(graph: Graph, node: Node, algorithm: str, instances: Instances) -> Graph:
-    """Return the graph with a node replaced by an algorithm's steps."""
+    """Return the graph with a node replaced by an algorithm's steps.
+
+    Steps of other operations that have an algorithm of the same name take it.
+    """
     instance = instances.of_node(node, graph)
     names = {f: v for f, v in zip(instance.inputs, node.inputs, strict=False) if f is not None and v is not None}
     names |= dict(zip(instance.outputs, node.outputs, strict=True))
@@ -41,7 +44,11 @@ def replace_node(graph: Graph, node: Node, algorithm: str, instances: Instances)
         )
         steps.append(made)
     nodes = [n for old in graph.nodes for n in (steps if old.name == node.name else [old])]
-    return evolve(graph, nodes=tuple(nodes), types=types)
+    result = evolve(graph, nodes=tuple(nodes), types=types)
+    for step in steps:
+        if step.op != node.op and algorithm in instances.of_node(step, result).algorithms:
+            result = replace_node(result, step, algorithm, instances)
+    return result
 
 
 def with_followers(node: Node, graph: Graph, instances: Instances) -> Graph:

@@ -32,7 +32,7 @@ WITHOUT: dict[str, str] = {
                     "A step of Fourier transforms by chirps; `tests/kernels/test_fourier_passes.py` has the whole."),
     **dict.fromkeys(("attention_state", "attention_scores_gradient"),
                     "A step of training; `tests/frontends/test_torch_attention.py` has the gradients in whole."),
-    **dict.fromkeys(("sort_keys", "radix_pass"),
+    **dict.fromkeys(("sort_keys", "radix_pass", "radix_numbers"),
                     "A step of long sorts; `tests/kernels/test_selection.py` has the whole."),
     **dict.fromkeys(("twiddle", "half_columns", "half_frequencies"),
                     "A step of long Fourier transforms; `tests/kernels/test_fourier_passes.py` has the whole."),

@@ -156,6 +156,17 @@ def _gathered_grad(a: Attributes, dy: Any, places: Any) -> Any:
     return zeros.index_add(axis, wrapped[inside], rows.index_select(axis, inside))
 
 
+def _unique(a: Attributes, x: Any, places: Any = None) -> Any:
+    if places is not None or a["equal_nan"] or x.isnan().any():
+        return None
+    find = torch.unique_consecutive if a["consecutive"] else torch.unique
+    y, inverse, counts = find(x, return_inverse=True, return_counts=True)
+    first = torch.stack([(inverse == run).nonzero()[0, 0] for run in range(len(y))]) if len(y) else counts
+    number = len(y)
+    y, first, counts = (F.pad(v, (0, a["size"]))[: a["size"]] for v in (y, first, counts))
+    return y, first, inverse, counts, torch.tensor(number)
+
+
 def _gathered_rows(a: Attributes, x: Any, places: Any) -> Any:
     batch, depth = a.get("batch_dims", 0), places.shape[-1]
     if batch or not depth or not all(x.shape[:depth]):
@@ -236,6 +247,7 @@ TORCH: dict[str, Counterpart] = {
     "reduce_log_sum_exp": of_tensors(
         lambda a, x: torch.logsumexp(x, tuple(a["axes"]), a["keepdims"]) if a["axes"] else None),
     "hardmax": of_tensors(_hardmax),
+    "unique": of_tensors(_unique),
     "nonzero": of_tensors(lambda a, x: torch.nonzero_static(x, size=a["size"], fill_value=a["fill"])[:, 0]),
     "frexp": lambda a, x: (np.frexp(x)[0], np.where(np.isfinite(x), np.frexp(x)[1], 0)),
 }  # fmt: skip

@@ -81,7 +81,7 @@ LONG_OPERATIONS = {
     "grouped_matmul": "blocks of rows that belong to one group, and the place of each row in its block",
     "roi_align_adaptive": "regions with as many samples as pixels: bounds, counts and weights along each axis",
     "scaled_matmul": "scales of a tensor, of its rows or of blocks along each axis, and a requirement for each",
-    "radix_pass": "a digit's counts by tile and their scan, the sorted order within a tile, and places in the row",
+    "unique": "an order, where runs begin, their scan, and five results",
     "top_k": "the parts of a row and what is left of them are compared in the same way, NaN included",
 }
 
