@@ -197,10 +197,15 @@ def _begun_rows(body: Expr, step: Var, tensors: Mapping[str, TensorType]) -> Ite
         every: tuple[Read | Indirect, ...] = (read, *(p for p in lookups if p.tensor in tensors))
         for element in every:
             for index, extent in zip(element.indices, tensors[element.tensor].shape, strict=True):
-                inner = index.terms[0][0] if len(index.terms) == 1 else None
-                index = inner.arg if isinstance(inner, Clamp) else index
-                if index.coefficient(step) == 1 and indirects(index - step):
+                if _counts_from_data(index, step):
                     yield extent
+
+
+def _counts_from_data(index: Index, step: Var) -> bool:
+    """Return whether an index, or one within its clamps, is the sum of an integer of a tensor and a step."""
+    if index.coefficient(step) == 1:
+        return bool(indirects(index - step))
+    return any(isinstance(part, Clamp) and _counts_from_data(part.arg * factor, step) for part, factor in index.terms)
 
 
 def ending_guards(reduction: Reduction) -> list[Guard]:

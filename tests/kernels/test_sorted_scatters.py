@@ -170,8 +170,8 @@ def test_the_work_of_sorted_rows_is_linear(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_chunks_and_their_rows_share_no_loop() -> None:
-    operands = [TensorType(DType.F32, (5, 2)), TensorType(DType.I64, (64, 1)), TensorType(DType.F32, (64, 2))]
+    operands = [TensorType(DType.F32, (5, 2)), TensorType(DType.I64, (128, 1)), TensorType(DType.F32, (128, 2))]
     program = Registry.builtin()["scatter_nd"].instantiate(operands, {"reduction": "add"}).program
     sums = {s.target.split(".")[-1]: s.reduce for s in make_scatters_deterministic(program).statements if s.reduce}
-    assert sums["total"][0].extent == 8, "rows of a chunk, as many as there are chunks"
+    assert sums["total"][0].extent == 16, "rows of two chunks, as many as there are chunks"
     assert sums["before"][0].extent != sums["total"][0].extent
