@@ -119,7 +119,7 @@ class _Normaliser:
         needed = self._needed_statements(plain)
         places = align(needed, self.live, self.columns)
         held = frozenset(s.target for s in needed if s.combine)
-        inliner = Inliner(self.tensors, held, self.held.along)
+        inliner = Inliner(self.tensors, held)
         reductions: list[Reduction] = []
         outputs: list[Output] = []
         registers: dict[str, Expr] = {}  # replacement of reads of a reduced tensor
@@ -329,7 +329,7 @@ class _Normaliser:
             own, value = self._own_guards(primary.tensor, parts, places), registers[primary.tensor]
             value = value.arg if isinstance(value, Cast) else value
             if own or not isinstance(value, Read):
-                raise FusionError(f"{primary.tensor} is an index, so it has to be the value of a row")
+                raise FusionError(f"{primary.tensor} is an index, so it has to be a value of the instance")
             return evolve(primary, tensor=value.tensor, held=True).with_parts(value.indices)
 
         return lambda index: map_primaries(index, change) if indirects(index) else index

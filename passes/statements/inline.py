@@ -11,7 +11,7 @@ yields the fill:
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
 
@@ -170,16 +170,13 @@ class Inliner:
 
         b = exp(a); c = b * b; inline(c + 1)   ->   exp(a) * exp(a) + 1, with one object for both exponentials
 
-    A tensor that several statements write in pieces is defined by cases. Values of `rows`, which instances hold along
-    a row, may be indices; copies of them too.
+    A tensor that several statements write in pieces is defined by cases. Values that instances hold may be indices;
+    copies of them too.
     """
 
-    def __init__(
-        self, tensors: Mapping[str, TensorType], held: frozenset[str], rows: Collection[str] = frozenset()
-    ) -> None:
+    def __init__(self, tensors: Mapping[str, TensorType], held: frozenset[str]) -> None:
         self.tensors = tensors
         self.held = held
-        self.rows = rows
         self._definitions: dict[str, list[Statement]] = {}
         self._sizes: dict[str, int] = {}  # of the least piece
         self._read: set[str] = set()
@@ -223,7 +220,7 @@ class Inliner:
         return {i.tensor for i in places} & (self._definitions.keys() | self.held)
 
     def inline_index(self, index: Index) -> Index:
-        """Return an index that looks up values of rows, not copies.
+        """Return an index that looks up values that instances hold, not copies.
 
         Raises `FusionError` where it looks up other tensors that are defined here.
         """
@@ -232,11 +229,11 @@ class Inliner:
             if not isinstance(primary, Indirect) or primary.tensor not in computed:
                 return None
             value = self._copy_source(Read(primary.tensor, parts))
-            if value.tensor not in self.rows:
+            if value.tensor not in self.held:
                 raise FusionError(f"{primary.tensor} is used as an index, so it has to be in memory")
             return evolve(primary, tensor=value.tensor).with_parts(value.indices)
 
-        computed = self._lookups_within(indirects(index)) - {*self.rows}
+        computed = self._lookups_within(indirects(index)) - self.held
         return map_primaries(index, change) if computed else index
 
     def _copy_source(self, read: Read) -> Read:

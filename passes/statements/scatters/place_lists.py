@@ -8,8 +8,8 @@ most, so that ranks take at most T steps a row, and neighbours with one place ar
     scatter sum length[bucket[j] + 1] = 1
     list[e] = start + sum[f < e] length[f]                      where list e begins; rows follow from `start` on
     scatter append list[bucket[j] + 1] = j                      where list e ends, and its rows
-    rank[t] = sum[i < T] (1 if list[begin + i] < list[start + t] and begin + i < end else 0)
-    order[begin - start + rank[t]] = list[start + t]
+    rank[j] = sum[i < T] (1 if list[begin + i] < j and begin + i < end else 0)
+    scatter one order[begin - start + rank[j]] = j
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from ..prefix_scan import divide_scans
 from .scatter_rows import ScatterRows, index_tests, looked_up
 
 #: Rows that a list may have in any case, and most lists for each row.
-LIST_ROWS, MAX_LISTS_PER_ROW = 4096, 4
-#: Factors of the sizes of tensors: elements of a part of a scan, and threads of a block, which then need no conditions.
-SCAN_PART, WHOLE_BLOCK = 1024, 256
+LIST_ROWS, MAX_LISTS_PER_ROW = 4096, 1
+#: Factor of the size of lists: elements of a part of a scan, which then needs no conditions.
+SCAN_PART = 1024
 _ONE, _NONE = Const(1, DType.U32), Const(0, DType.U32)
 
 
@@ -119,7 +119,6 @@ def list_places(statement: Statement, rows: ScatterRows, index: DefUse) -> tuple
         return index.add_tensor(f"{statement.target}.{name}", TensorType(DType.U32, (extent,)))
 
     shares = max(1, min(-(-count // LIST_ROWS), MAX_LISTS_PER_ROW * count // (places + 1)))
-    ranked = -(-count // WHOLE_BLOCK) * WHOLE_BLOCK
     found = PlaceLists(add("order", count), add("bucket", count), "", count, places, shares)
     found = evolve(found, lists=add("lists", found.size))
     length, ahead = (add(name, found.size) for name in ("length", "ahead"))
@@ -137,26 +136,21 @@ def list_places(statement: Statement, rows: ScatterRows, index: DefUse) -> tuple
         *scanned.statements,
         Statement(found.lists, (e,), (as_index(e),), start),
         Statement(found.lists, (j,), (own,), IndexValue(as_index(j), DType.U32), into=APPEND),
-        *_ranks(found, Var("i", found.longest), add("rank", ranked), add("near", ranked), index),
+        *_ranks(found, add("rank", count)),
     ]
 
 
-def _ranks(found: PlaceLists, i: Var, rank: str, near: str, index: DefUse) -> Iterator[Statement]:
-    """Yield the statements of the places of rows in the order; ranks beyond the last row are those of the last row."""
-    t = Var("t", index.types[rank].size)
-    here, last = as_index(t), clamp(as_index(t), 0, found.count - 1) + found.start
-    own, row = Read(found.lists, (last,)), looked_up(found.lists, (last,), found.count)
-    number = looked_up(found.bucket, (row,), found.start - 1)
+def _ranks(found: PlaceLists, rank: str) -> Iterator[Statement]:
+    """Yield the statements of the places of rows in the order."""
+    j, i = Var("j", found.count), Var("i", found.longest)
+    number = looked_up(found.bucket, (as_index(j),), found.start - 1)
     begin, end = (looked_up(found.lists, (n,), found.end + 1) for n in (number, number + 1))
     inside = InRange((Guard(begin + i - end, -found.size, 0),))
-    other = Read(found.lists, (begin + i,))
-    earlier = Call("select", (inside, Call("select", (Call("lt", (other, own)), _ONE, _NONE)), _NONE))
-    yield Statement(rank, (t,), (here,), earlier, (i,), "sum")
-    place = Call("add", (IndexValue(found.list_begin(number), DType.U32), Read(rank, (here,))))
-    yield Statement(near, (t,), (here,), place)
-    j = Var("j", found.count)
-    row_there = Read(found.lists, (as_index(j) + found.start,))
-    yield Statement(found.order, (j,), (looked_up(near, (as_index(j),), found.count),), row_there, into=ONE_ARRIVAL)
+    earlier = Call("lt", (Read(found.lists, (begin + i,)), IndexValue(as_index(j), DType.U32)))
+    counted = Call("select", (inside, Call("select", (earlier, _ONE, _NONE)), _NONE))
+    yield Statement(rank, (j,), (as_index(j),), counted, (i,), "sum")
+    place = found.list_begin(number) + looked_up(rank, (as_index(j),), found.longest)
+    yield Statement(found.order, (j,), (place,), IndexValue(as_index(j), DType.U32), into=ONE_ARRIVAL)
 
 
 def _buckets(rows: ScatterRows, found: PlaceLists, index: DefUse) -> Statement:
