@@ -1,10 +1,9 @@
 """Lists of places: few rows of a scatter, grouped by their places.
 
-Rows are appended to lists, whose lengths are counted before. Each of a place's S lists has every S-th row, in any
-order; a row then takes the rank that it has in its list, so that the order is always the same. A list has T rows at
-most, so that ranks take at most T steps a row, and neighbours with one place are not appended one after another.
+Rows are appended to lists, whose lengths are counted before. Each of a place's S lists has the rows of a range of T, in
+any order; a row then takes the rank that it has in its list, so that the order is always that of the rows.
 
-    bucket[j] = at[j] * S + j % S
+    bucket[j] = at[j] * S + j // T
     scatter sum length[bucket[j] + 1] = 1
     list[e] = start + sum[f < e] length[f]                      where list e begins; rows follow from `start` on
     scatter append list[bucket[j] + 1] = j                      where list e ends, and its rows
@@ -161,5 +160,5 @@ def _buckets(rows: ScatterRows, found: PlaceLists, index: DefUse) -> Statement:
     number = linearise([as_index(a) for a in rows.keys], row_major(tuple(a.extent for a in rows.keys)))
     if found.shares > 1:
         body = Call("mul", (body, Const(found.shares, DType.U32)))
-        body = Call("add", (body, IndexValue(number % found.shares, DType.U32)))
+        body = Call("add", (body, IndexValue(number // found.longest, DType.U32)))
     return Statement(found.bucket, rows.keys, (number,), body)
