@@ -73,8 +73,8 @@ class PlaceLists:
 
     @property
     def start(self) -> int:
-        """First element of all lists in their tensor."""
-        return (self.places + 1) * self.shares + 1
+        """First element of all lists in their tensor, whole parts of a scan after its beginning."""
+        return -(-((self.places + 1) * self.shares + 1) // SCAN_PART) * SCAN_PART
 
     @property
     def end(self) -> int:
@@ -83,11 +83,8 @@ class PlaceLists:
 
     @property
     def size(self) -> int:
-        """Elements of the tensor of lists.
-
-        They are whole parts of a scan, with room for the longest list after each.
-        """
-        return -(-(self.end + self.longest) // SCAN_PART) * SCAN_PART
+        """Elements of the tensor of lists, with room for the longest one after each."""
+        return self.end + self.longest
 
     def begin(self, place: Index) -> Index:
         """Return where the rows of a place begin in the order."""
@@ -120,8 +117,9 @@ def list_places(statement: Statement, rows: ScatterRows, index: DefUse) -> tuple
     shares = max(1, min(-(-count // LIST_ROWS), MAX_LISTS_PER_ROW * count // (places + 1)))
     found = PlaceLists(add("order", count), add("bucket", count), "", count, places, shares)
     found = evolve(found, lists=add("lists", found.size))
-    length, ahead = (add(name, found.size) for name in ("length", "ahead"))
-    j, e, f = Var("j", count), Var("e", found.size), Var("f", found.size)
+    length, ahead = (add(name, found.start) for name in ("length", "ahead"))
+    j, e, f = Var("j", count), Var("e", found.start), Var("f", found.start)
+    rest = Var("r", found.size - found.start)
     own = looked_up(found.bucket, (as_index(j),), found.start - 1) + 1
     counted = InRange((Guard(as_index(e) - f, 1, e.extent),))
     before = Call("select", (counted, Read(length, (as_index(f),)), _NONE))
@@ -131,6 +129,7 @@ def list_places(statement: Statement, rows: ScatterRows, index: DefUse) -> tuple
     start = Call("add", (Read(ahead, (as_index(e),)), Const(found.start, DType.U32)))
     return found, [
         _buckets(rows, found, index),
+        Statement(found.lists, (rest,), (as_index(rest) + found.start,), _NONE),
         Statement(length, (j,), (own,), _ONE, into="sum"),
         *scanned.statements,
         Statement(found.lists, (e,), (as_index(e),), start),
