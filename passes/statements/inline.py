@@ -11,7 +11,7 @@ yields the fill:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
 
@@ -170,13 +170,16 @@ class Inliner:
 
         b = exp(a); c = b * b; inline(c + 1)   ->   exp(a) * exp(a) + 1, with one object for both exponentials
 
-    A tensor that several statements write in pieces is defined by cases. Values that instances hold may be indices;
-    copies of them too.
+    A tensor that several statements write in pieces is defined by cases. Values of `rows`, which instances hold along
+    a row, may be indices; copies of them too.
     """
 
-    def __init__(self, tensors: Mapping[str, TensorType], held: frozenset[str]) -> None:
+    def __init__(
+        self, tensors: Mapping[str, TensorType], held: frozenset[str], rows: Collection[str] = frozenset()
+    ) -> None:
         self.tensors = tensors
         self.held = held
+        self.rows = rows
         self._definitions: dict[str, list[Statement]] = {}
         self._sizes: dict[str, int] = {}  # of the least piece
         self._read: set[str] = set()
@@ -220,7 +223,7 @@ class Inliner:
         return {i.tensor for i in places} & (self._definitions.keys() | self.held)
 
     def inline_index(self, index: Index) -> Index:
-        """Return an index that looks up values that instances hold, not copies.
+        """Return an index that looks up values of rows, not copies.
 
         Raises `FusionError` where it looks up other tensors that are defined here.
         """
@@ -229,11 +232,11 @@ class Inliner:
             if not isinstance(primary, Indirect) or primary.tensor not in computed:
                 return None
             value = self._copy_source(Read(primary.tensor, parts))
-            if value.tensor not in self.held:
+            if value.tensor not in self.rows:
                 raise FusionError(f"{primary.tensor} is used as an index, so it has to be in memory")
             return evolve(primary, tensor=value.tensor).with_parts(value.indices)
 
-        computed = self._lookups_within(indirects(index)) - self.held
+        computed = self._lookups_within(indirects(index)) - {*self.rows}
         return map_primaries(index, change) if computed else index
 
     def _copy_source(self, read: Read) -> Read:
@@ -243,7 +246,7 @@ class Inliner:
             return read
         value, dtype = substitute_expr(pieces[0].body, inverse.values), self.tensors[read.tensor].dtype
         value = value.arg if isinstance(value, Cast) else value
-        if not isinstance(value, Read) or value.guards or not _holds_integers(dtype, self.tensors[value.tensor].dtype):
+        if not isinstance(value, Read) or value.guards or not holds_integers(dtype, self.tensors[value.tensor].dtype):
             return read
         return self._copy_source(value)
 
@@ -352,7 +355,7 @@ def issue_slots(*bodies: Expr) -> int:
     return sum(found.values())
 
 
-def _holds_integers(wide: DType, narrow: DType) -> bool:
+def holds_integers(wide: DType, narrow: DType) -> bool:
     """Return whether a type has the integers of another one."""
     limits, own = wide.element, narrow.element
     return wide.is_int and narrow.is_int and limits.lowest <= own.lowest and own.highest <= limits.highest

@@ -238,7 +238,7 @@ def test_readers_of_earlier_pieces_see_no_later_ones() -> None:
 def test_places_are_copies_that_keep_every_integer(row: DType, copy: DType) -> None:
     own, limits, wide = Var("i", 8), row.element, copy.element
     types = {"row": TensorType(row, (8,)), "copy": TensorType(copy, (8,))}
-    inliner = inline.Inliner(types, frozenset({"row"}))
+    inliner = inline.Inliner(types, frozenset(types), {"row"})
     inliner.define(Statement("copy", (own,), (as_index(own),), Cast(copy, Read("row", (as_index(own),)))))
     place = Indirect("copy", (), 60).with_parts((as_index(own),))
     if row.is_int and copy.is_int and wide.lowest <= limits.lowest and limits.highest <= wide.highest:
