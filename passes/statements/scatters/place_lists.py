@@ -73,7 +73,7 @@ class PlaceLists:
 
     @property
     def start(self) -> int:
-        """First element of all lists in their tensor, whole parts of a scan after its beginning."""
+        """Beginning of all lists, after whole parts of a scan."""
         return -(-((self.places + 1) * self.shares + 1) // SCAN_PART) * SCAN_PART
 
     @property
@@ -83,7 +83,7 @@ class PlaceLists:
 
     @property
     def size(self) -> int:
-        """Elements of the tensor of lists, with room for the longest one after each."""
+        """Size of the tensor of lists, with room after the last one."""
         return self.end + self.longest
 
     def begin(self, place: Index) -> Index:
