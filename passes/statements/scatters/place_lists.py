@@ -46,8 +46,8 @@ from .scatter_rows import ScatterRows, index_tests, looked_up
 
 #: Rows that a list may have in any case, and most lists for each row.
 LIST_ROWS, MAX_LISTS_PER_ROW = 4096, 1
-#: Factor of the size of lists: elements of a part of a scan, which then needs no conditions.
-SCAN_PART = 1024
+#: Factors of the sizes of tensors: elements of a part of a scan, and threads of a block, which then need no conditions.
+SCAN_PART, WHOLE_BLOCK = 1024, 256
 _ONE, _NONE = Const(1, DType.U32), Const(0, DType.U32)
 
 
@@ -115,6 +115,7 @@ def list_places(statement: Statement, rows: ScatterRows, index: DefUse) -> tuple
         return index.add_tensor(f"{statement.target}.{name}", TensorType(DType.U32, (extent,)))
 
     shares = max(1, min(-(-count // LIST_ROWS), MAX_LISTS_PER_ROW * count // (places + 1)))
+    ranked = -(-count // WHOLE_BLOCK) * WHOLE_BLOCK
     found = PlaceLists(add("order", count), add("bucket", count), "", count, places, shares)
     found = evolve(found, lists=add("lists", found.size))
     length, ahead = (add(name, found.start) for name in ("length", "ahead"))
@@ -134,21 +135,22 @@ def list_places(statement: Statement, rows: ScatterRows, index: DefUse) -> tuple
         *scanned.statements,
         Statement(found.lists, (e,), (as_index(e),), start),
         Statement(found.lists, (j,), (own,), IndexValue(as_index(j), DType.U32), into=APPEND),
-        *_ranks(found, add("rank", count)),
+        *_ranks(found, add("rank", ranked), ranked),
     ]
 
 
-def _ranks(found: PlaceLists, rank: str) -> Iterator[Statement]:
-    """Yield the statements of the places of rows in the order."""
-    j, i = Var("j", found.count), Var("i", found.longest)
-    number = looked_up(found.bucket, (as_index(j),), found.start - 1)
+def _ranks(found: PlaceLists, rank: str, ranked: int) -> Iterator[Statement]:
+    """Yield the statements of the places of rows in the order; ranks beyond the last row have none."""
+    j, i = Var("j", ranked), Var("i", found.longest)
+    row, beyond = clamp(as_index(j), 0, found.count - 1), clamp(as_index(j) - found.count + 1, 0, 1)
+    number = looked_up(found.bucket, (row,), found.start - 1)
     begin, end = (looked_up(found.lists, (n,), found.end + 1) for n in (number, number + 1))
     inside = InRange((Guard(begin + i - end, -found.size, 0),))
-    earlier = Call("lt", (Read(found.lists, (begin + i,)), IndexValue(as_index(j), DType.U32)))
+    earlier = Call("lt", (Read(found.lists, (begin + i,)), IndexValue(row, DType.U32)))
     counted = Call("select", (inside, Call("select", (earlier, _ONE, _NONE)), _NONE))
     yield Statement(rank, (j,), (as_index(j),), counted, (i,), "sum")
-    place = found.list_begin(number) + looked_up(rank, (as_index(j),), found.longest)
-    yield Statement(found.order, (j,), (place,), IndexValue(as_index(j), DType.U32), into=ONE_ARRIVAL)
+    place = found.list_begin(number) + looked_up(rank, (as_index(j),), found.longest) + beyond * found.count
+    yield Statement(found.order, (j,), (place,), IndexValue(row, DType.U32), into=ONE_ARRIVAL)
 
 
 def _buckets(rows: ScatterRows, found: PlaceLists, index: DefUse) -> Statement:
