@@ -1,14 +1,15 @@
 """Lists of places: few rows of a scatter, grouped by their places.
 
-Rows are appended to lists, whose lengths are counted before. Each of a place's S lists has the rows of a range of T, in
-any order; a row then takes the rank that it has in its list, so that the order is always that of the rows.
+Rows are appended to lists, whose lengths are counted before. Each of a place's S lists has every S-th row, in any
+order; a row then takes the rank that it has in its list, so that the order is always the same. A list has T rows at
+most, so that ranks take at most T steps a row, and neighbours with one place are not appended one after another.
 
-    bucket[j] = at[j] * S + j // T
+    bucket[j] = at[j] * S + j % S
     scatter sum length[bucket[j] + 1] = 1
     list[e] = start + sum[f < e] length[f]                      where list e begins; rows follow from `start` on
     scatter append list[bucket[j] + 1] = j                      where list e ends, and its rows
-    rank[j] = sum[i < T] (1 if list[begin + i] < j and begin + i < end else 0)
-    scatter one order[begin - start + rank[j]] = j
+    rank[t] = sum[i < T] (1 if list[begin + i] < list[start + t] and begin + i < end else 0)
+    scatter one order[begin - start + rank[t]] = list[start + t]
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from ..prefix_scan import divide_scans
 from .scatter_rows import ScatterRows, index_tests, looked_up
 
 #: Rows that a list may have in any case, and most lists for each row.
-LIST_ROWS, MAX_LISTS_PER_ROW = 4096, 1
+LIST_ROWS, MAX_LISTS_PER_ROW = 4096, 2
 #: Factors of the sizes of tensors: elements of a part of a scan, and threads of a block, which then need no conditions.
 SCAN_PART, WHOLE_BLOCK = 1024, 256
 _ONE, _NONE = Const(1, DType.U32), Const(0, DType.U32)
@@ -141,16 +142,17 @@ def list_places(statement: Statement, rows: ScatterRows, index: DefUse) -> tuple
 
 def _ranks(found: PlaceLists, rank: str, ranked: int) -> Iterator[Statement]:
     """Yield the statements of the places of rows in the order; ranks beyond the last row have none."""
-    j, i = Var("j", ranked), Var("i", found.longest)
-    row, beyond = clamp(as_index(j), 0, found.count - 1), clamp(as_index(j) - found.count + 1, 0, 1)
-    number = looked_up(found.bucket, (row,), found.start - 1)
+    t, i = Var("t", ranked), Var("i", found.longest)
+    last, beyond = clamp(as_index(t), 0, found.count - 1), clamp(as_index(t) - found.count + 1, 0, 1)
+    own = Read(found.lists, (last + found.start,))
+    number = looked_up(found.bucket, (looked_up(found.lists, (last + found.start,), found.count),), found.start - 1)
     begin, end = (looked_up(found.lists, (n,), found.end + 1) for n in (number, number + 1))
     inside = InRange((Guard(begin + i - end, -found.size, 0),))
-    earlier = Call("lt", (Read(found.lists, (begin + i,)), IndexValue(row, DType.U32)))
+    earlier = Call("lt", (Read(found.lists, (begin + i,)), own))
     counted = Call("select", (inside, Call("select", (earlier, _ONE, _NONE)), _NONE))
-    yield Statement(rank, (j,), (as_index(j),), counted, (i,), "sum")
-    place = found.list_begin(number) + looked_up(rank, (as_index(j),), found.longest) + beyond * found.count
-    yield Statement(found.order, (j,), (place,), IndexValue(row, DType.U32), into=ONE_ARRIVAL)
+    yield Statement(rank, (t,), (as_index(t),), counted, (i,), "sum")
+    place = found.list_begin(number) + looked_up(rank, (as_index(t),), found.longest) + beyond * found.count
+    yield Statement(found.order, (t,), (place,), own, into=ONE_ARRIVAL)
 
 
 def _buckets(rows: ScatterRows, found: PlaceLists, index: DefUse) -> Statement:
@@ -161,5 +163,5 @@ def _buckets(rows: ScatterRows, found: PlaceLists, index: DefUse) -> Statement:
     number = linearise([as_index(a) for a in rows.keys], row_major(tuple(a.extent for a in rows.keys)))
     if found.shares > 1:
         body = Call("mul", (body, Const(found.shares, DType.U32)))
-        body = Call("add", (body, IndexValue(number // found.longest, DType.U32)))
+        body = Call("add", (body, IndexValue(number % found.shares, DType.U32)))
     return Statement(found.bucket, rows.keys, (number,), body)

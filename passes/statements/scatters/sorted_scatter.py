@@ -166,7 +166,8 @@ class _SortedSum:
         number = begin + step + skipped - clamp(skipped - after, 0, self.rows.count) if chunks else begin + step
         number = end - 1 - clamp(end - 1 - number, 0, self.rows.count)  # no row is loaded but those of the place
         left = InRange((Guard(begin + step + skipped - end, -2 * self.rows.count, 0),))
-        term = Call("select", (left, self._row(terms, number), Const(0, self._type.dtype)))
+        row = self.index.convert(self._row(terms, number), self._wide)
+        term = Call("select", (left, row, Const(0, self._wide)))
         yield self._sum(total, axes, write, term, step)
         result: Expr = Read(total, write)
         if chunks:
@@ -198,8 +199,11 @@ class _SortedSum:
         """Yield the sums of chunks whose rows have one place."""
         chunk, step = Var("c", self._chunks), Var("i", self._chunk)
         first = as_index(chunk) * self._chunk
-        end = self.order.end_of(self.order.place_at(first))
-        whole = clamp(end - first - self._chunk + 1, 0, 1) * self._chunk
+        left = self.order.end_of(self.order.place_at(first)) - first
+        # Sums without terms are left out where a place has few rows in the mean.
+        seldom = self.rows.count < prod(self.rows.extents) * self._chunk
+        sent = as_index(step) - clamp(left - self._chunk + 1, 0, 1) * self._chunk
+        guard = Guard(sent, -self._chunk, 0) if seldom else Guard(left, self._chunk, self.rows.count + 1)
         axes = (chunk, *self.columns)
-        term = self._row(terms, first + step, Guard(as_index(step) - whole, -self._chunk, 0))
+        term = self._row(terms, first + step, guard)
         yield self._sum(parts, axes, tuple(map(as_index, axes)), term, step)
