@@ -31,9 +31,9 @@ HEAD = """# Results
 
 `python docs/make_results.py` writes this page from `bench/results`. The last column of a table names the
 [circumstances](#circumstances) of a row: device, date and versions. Tables omit rows that `python -m cuts.bench stale
-FILE` has marked as older than their kernels; `paper` names the commits of a table's rows and counts those of other
-kernel sources. *Speed* is the time of the fastest peer over the time of `cuts`, *share* the rate at which operands and
-results move over that of a copy. Errors are relative to float64.
+FILE` has marked as older than their kernels; `paper` names the commits of a table's rows and the kernel
+sources of our times. *Speed* is the time of the fastest peer over the time of `cuts`, *share* the rate at which
+operands and results move over that of a copy. Errors are relative to float64.
 
 ## Measure
 

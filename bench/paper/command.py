@@ -10,7 +10,7 @@ import argparse
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
 from pathlib import Path
 
@@ -26,7 +26,8 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m cuts.bench paper", description=__doc__, formatter_class=form)
     parser.add_argument("document", nargs="?", choices=DOCUMENTS, help="without one, list all tables")
     parser.add_argument("--coverage", action="store_true", help="list parts of the evaluations, each with its command")
-    parser.add_argument("--table", metavar="N", help="number of a table or figure, or the word of a claim")
+    parser.add_argument("--table", metavar="N", help="number of a table, figure-N, or the word of a claim")
+    parser.add_argument("--figure", dest="table", type="figure-{}".format, metavar="N", help="number of a figure")
     parser.add_argument("--row", action="append", default=[], metavar="NAME", help="only this row; may be repeated")
     parser.add_argument("--print", action="store_true", help="print the rows of the file, and make none")
     parser.add_argument("--again", action="store_true", help="make rows that the file has, too")
@@ -51,12 +52,15 @@ def list_tables(document: str) -> str:
 
 
 def origin_of(rows: Sequence[Row]) -> str:
-    """Return the commits of rows, and the number of our older times."""
-    commits, present = Counter(row["commit"] for row in rows), kernel_sources()
+    """Return the commits of rows, and the kernel sources of our times."""
     own = [row for row in rows if row["device"] and (row["cuts_ms"] is not None or not row["peers"])]
-    older = sum(row.get("sources") != present for row in own)
-    text = ", ".join(f"{commit or 'unknown'} {count}" for commit, count in commits.most_common())
-    return f"Rows by commit: {text}; times of other kernel sources: {older} of {len(own)}."
+    commits = _counts(row["commit"] for row in rows)
+    sources = _counts(row.get("sources") for row in own) or "none"
+    return f"Rows by commit: {commits}. Our times by kernel sources (now {kernel_sources()}): {sources}."
+
+
+def _counts(names: Iterable[str | None]) -> str:
+    return ", ".join(f"{name or 'unknown'} {count}" for name, count in Counter(names).most_common())
 
 
 def main() -> int:

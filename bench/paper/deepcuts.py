@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from cuts.bench.networks.models import BY_NAME
+from cuts.bench.networks.systems import CURVE_SYSTEMS
 from cuts.bench.networks.tables import (
     breakdowns,
     code_generation,
@@ -10,9 +12,17 @@ from cuts.bench.networks.tables import (
     readme_table,
     winners_table,
 )
+from cuts.bench.tools.records import Row
 
 from . import claim, partition_gap, space_sizes
 from .registry import PaperTable
+
+
+def is_of_the_evaluation(row: Row) -> bool:
+    """Return whether tables of section 7 show a row."""
+    timed, known = "ms" in row and row["precision"] == "fp32", row["model"].lower() in BY_NAME
+    return timed and known and row["system"] not in CURVE_SYSTEMS
+
 
 TABLES = (
     PaperTable(
@@ -32,9 +42,13 @@ TABLES = (
         space_sizes.make_rows,
     ),
     *(
-        PaperTable(number, title, text, file="evaluation.json", command="python -m cuts.bench networks")
+        PaperTable(
+            number, title, text, file="evaluation_h100.json" if number == "12" else "evaluation.json",
+            command="python -m cuts.bench networks", shows=is_of_the_evaluation,
+        )
         for number, title, text in (
-            ("11", "workloads that each system wins (Tables 11 and 12)", winners_table),
+            ("11", "workloads that each system wins", winners_table),
+            ("12", "the same on a second GPU, an H100", winners_table),
             ("figure-5", "speed-ups over graphed PyTorch by mode", figure_5),
             ("figure-6", "microseconds by kind of kernel", breakdowns),
             ("figure-7", "seconds of compilation and search", code_generation),

@@ -38,7 +38,7 @@ class PaperTable:
     `number` is the document's ("11", "figure-5") or a word for a claim of its text. `names` returns the rows' names in
     order; `make` yields the rows that a request names, as the fields that `row_of` completes. `text` returns the rows
     as Markdown. A table without `make` shows the rows of another measurement:
-    `file` within `bench/results`, and `command`, which makes them.
+    `file` within `bench/results`, those that it `shows`, and `command`, which makes them.
     """
 
     number: str
@@ -48,6 +48,7 @@ class PaperTable:
     make: Callable[[TableRequest], Iterator[Row]] | None = None
     file: str = ""
     command: str = ""
+    shows: Callable[[Row], bool] = lambda _: True
 
     def path(self, document: str) -> Path:
         """Return the file of the rows."""
@@ -98,7 +99,7 @@ def read_table(document: str, table: PaperTable) -> list[Row]:
 
     Rows that are older than their kernels are left out.
     """
-    rows = [row for row in read_rows(table.path(document)) if not is_stale(row)]
+    rows = [row for row in read_rows(table.path(document)) if not is_stale(row) and table.shows(row)]
     places = {name: place for place, name in enumerate(table.names())}
     return sorted(rows, key=lambda row: places.get(row["name"], len(places)))
 

@@ -152,13 +152,17 @@ def circumstances(gpu: str, commit: str = "") -> dict[str, Any]:
 
 
 def _commit() -> str:
+    """Return the commit of the tree; `-dirty` where more than rows and documents of rows differs."""
     try:
-        command = ["git", "describe", "--always", "--dirty"]  # a modified tree is none of its rows
-        return subprocess.run(
-            command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent
-        ).stdout.strip()
+        commit = _git("describe", "--always")
+        return commit + "-dirty" * bool(_git("diff", "--name-only", "HEAD", "--", ":/", ":!/bench/results", ":!/docs"))
     except (OSError, subprocess.SubprocessError):
         return "unknown"
+
+
+def _git(*words: str) -> str:
+    command, folder = ("git", *words), Path(__file__).parent
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder).stdout.strip()
 
 
 def exit_code(main: Callable[[], int | None]) -> int:

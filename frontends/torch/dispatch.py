@@ -12,8 +12,8 @@ from ...ir import CutsError, GraphError, Node, TensorType, VocabularyError, quot
 from ...ops import RolledLoop, SequenceAxis, declare_loop, loop_body
 from ...ops.language import Registry
 from . import operator_registry as registered
-from .calls import constant_result
-from .import_context import Convert, ImportContext, Value, array_of
+from .calls import constant_result, tensor_of
+from .import_context import DTYPES, Convert, ImportContext, Value, array_of
 from .operators import ELEMENTWISE, OF_COMPLEX, TABLE, complex_pairs, masks
 
 
@@ -53,7 +53,21 @@ def convert_node(node: torch.fx.Node, ctx: ImportContext) -> None:
         define(node, attribute_of(node.graph, str(node.target)), ctx)
     elif node.op == "call_function":
         ctx.origin, ctx.node = node.name, node
-        ctx.values[node] = _convert(node, ctx)
+        ctx.values[node] = found = _convert(node, ctx)
+        _check_type(node, found, ctx)
+
+
+def _check_type(node: torch.fx.Node, found: Any, ctx: ImportContext) -> None:
+    """Raise where a conversion has another type than the traced one, which results have memory for."""
+    traced = tensor_of(node)
+    if traced is None or not isinstance(found, Value):
+        return
+    own, wanted = ctx.type(found), (DTYPES.get(traced.dtype), tuple(traced.shape))
+    if (own.dtype, own.shape) != wanted:
+        raise GraphError(
+            f"node {quote(node.name)} ({node.target}): expected {traced.dtype} {list(traced.shape)}, found {own}",
+            hint="report this with the model",
+        )
 
 
 def live_nodes(graph: torch.fx.Graph) -> list[torch.fx.Node]:

@@ -150,7 +150,7 @@ class _Bounding:
         self._place(first, merged)
         guards = tuple(self._guards(first.reduce, extents, merged))
         if guards:
-            self._check_position(first, extents)
+            self._check_position(first, extents, merged)
             made = mask_reduction(made, guards, self.programs[0].tensors)
         arriving = tuple(self._guards(first.axes, extents, merged)) if first.into else ()
         if arriving:
@@ -175,11 +175,13 @@ class _Bounding:
             elif not extents[axis].is_const:
                 yield from self.unifier.guards_below(as_index(axis), extents[axis])
 
-    def _check_position(self, statement: Statement, extents: Mapping[Var, SymbolicExtent]) -> None:
+    def _check_position(
+        self, statement: Statement, extents: Mapping[Var, SymbolicExtent], merged: Mapping[Var, DimLayout]
+    ) -> None:
         """Raise where the position of an extreme would count elements that are not there."""
-        long = [axis for axis in statement.reduce if axis.extent > 1]
-        known = [axis in extents and extents[axis].is_const for axis in long[1:]]
-        if str(statement.combine).startswith("arg") and not all(known):
+        layouts = [merged.get(axis) or (DimFactor(axis.extent, extents[axis]),) for axis in statement.reduce]
+        long = [factor for layout in layouts for factor in layout if factor.capacity > 1]
+        if str(statement.combine).startswith("arg") and not all(factor.is_whole for factor in long[1:]):
             raise SizeDependence("the position of an extreme over several axes counts elements by a size")
 
     def _merged_axes(self, statement: Statement) -> dict[Var, DimLayout]:

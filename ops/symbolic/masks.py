@@ -20,6 +20,7 @@ from ...ir import (
     SymbolicExtent,
     TensorType,
     Var,
+    as_float,
     as_index,
     call,
     dtype_of,
@@ -38,7 +39,7 @@ def mask_reduction(statement: Statement, guards: tuple[Guard, ...], tensors: Map
     """
     kind = COMBINERS[str(statement.combine)]
     dtype = dtype_of(statement.body, tensors)
-    body = _mask(statement.body, guards, float(kind.identity(dtype)), statement.combine == "sum")
+    body = _mask(statement.body, guards, as_float(kind.identity(dtype)), statement.combine == "sum")
     if body is None:
         body = call("select", InRange(guards), statement.body, Const(kind.identity(dtype), dtype))
     return evolve(statement, body=body)

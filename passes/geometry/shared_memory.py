@@ -124,7 +124,7 @@ def _held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry, chained
                 words = _sorted_words(segment, reduction, number, geometry)
                 scratch = np.maximum(scratch, words * DType.U64.size)
         total = total + np.where(np.greater(geometry.reduction_threads, 1), _aligned_size(scratch), 0)
-        peers = (geometry.spread.cluster * product(geometry.thread) + 1) * len(segment.reductions) * DType.U64.size
+        peers = (geometry.spread.cluster * rows + 1) * len(segment.reductions) * DType.U64.size
         total = total + np.where(np.greater(geometry.spread.cluster, 1), _aligned_size(peers), 0)
     if geometry.structure.streams and not chained:
         scales = _aligned_size(rows * sizes[segment.reductions[0].name])

@@ -171,12 +171,12 @@ class SegmentState:
         self.layout.buffers["lanes"] = max(known, scratch, key=lambda b: b.elements * b.dtype.size)
         vector = self.frame.schedule.row_vector if reduction.along else 1
         shape = self._shape(reduction)
+        stride = self.frame.schedule.threads // lanes if column_run(self.frame.segment, self.group.shared) else 1
         blocks, place = self.frame.schedule.cluster, 0
         if blocks > 1:
             peers = self.layout.buffers.get(PEERS, SharedBuffer(PEERS, DType.U64, 0))
             place = peers.elements
-            self.layout.buffers[PEERS] = evolve(peers, elements=place + blocks * prod(shape) + 1)
-        stride = self.frame.schedule.threads // lanes if column_run(self.frame.segment, self.group.shared) else 1
+            self.layout.buffers[PEERS] = evolve(peers, elements=place + blocks * prod(shape) * stride + 1)
         return LaneReduce(
             reduction.name, shape, reduction.combine, dtype, lanes, reduction.along, vector, ranks=ranks,
             blocks=blocks, place=place, stride=stride, shifted=shifted,

@@ -136,7 +136,8 @@ def check_lanes_are_powers(case: Scheduled) -> Iterator[str]:
     for segment, schedule in case.segments:
         threads, vector = schedule.reduction_threads, schedule.row_vector
         alone = column_run(segment, case.group.shared) == 1 or any(r.along for r in segment.reductions)
-        warps = threads % case.target.warp_size == 0 and not alone
+        aside = schedule.threads // threads if column_run(segment, case.group.shared) else 1
+        warps = threads * aside % case.target.warp_size == 0 and not alone
         if not (warps or _is_power_of_two(threads)) or not _is_power_of_two(vector):
             yield f"reduction threads {threads} and row vector {vector} must be powers of two"
 

@@ -36,6 +36,8 @@ MAX_HELD_ELEMENTS = 32
 MAX_WORDS_AHEAD = 128
 #: Most bytes of shared memory for the sums of a block beside its rows.
 MAX_EXCHANGED_BYTES = 8192
+#: Most vectors side by side whose reduction threads are a part of a warp's.
+ROW_VECTORS = 8
 #: Bytes of the values that lanes exchange by shuffles.
 SHUFFLED_BYTES = (4, 8)
 
@@ -56,7 +58,8 @@ def lane_parameter(
     pairs = [(n, v) for n in lanes for v in vectors if n * v <= next_power(longest)]
     alone = structure.passes_rows or structure.over_columns == 1 or any(r.along for r in segment.reductions)
     if target.lockstep and not alone:
-        others = {n for n in range(target.warp_size, target.MAX_thread + 1, target.warp_size) if n not in lanes}
+        step = target.warp_size // ROW_VECTORS if structure.over_columns else target.warp_size
+        others = {n for n in range(step, target.MAX_thread + 1, step) if n not in lanes}
         pairs += [(n, v) for n in sorted(others) for v in vectors if longest % (n * v) == 0]
     return ScheduleParameter((f"{prefix}reduction_threads", f"{prefix}row_vector"), tuple(pairs))
 
@@ -131,6 +134,14 @@ def summed_lanes(part: Geometry, d: int, target: Target) -> Count:
     return np.minimum(part.counts[d], np.maximum(1, target.warp_size // product(part.counts[d + 1 :])))
 
 
+def check_lanes_fill_warps(sizes: ScheduleSizes) -> Iterator[Finding]:
+    """Reduction threads are a power of two, or fill whole warps."""
+    for part in (p for p in sizes.parts if p.structure.reduction_threads):
+        lanes = np.asarray(part.reduction_threads)
+        odd = np.not_equal(lanes & (lanes - 1), 0) & np.not_equal(part.threads % sizes.target.warp_size, 0)
+        yield odd, "{} reduction threads of {} are no power of two, and fill no warps", lanes, part.threads
+
+
 def check_clusters(sizes: ScheduleSizes) -> Iterator[Finding]:
     """All threads of a cluster hold a part of its rows.
 
@@ -144,16 +155,18 @@ def check_clusters(sizes: ScheduleSizes) -> Iterator[Finding]:
         yield many, "{} blocks of a cluster, at most {}", cluster, sizes.target.cluster_blocks
         for trips in part.trips:
             yield several & np.less(trips, cluster), "{} blocks share {} trips over a row", cluster, trips
-        idle = np.not_equal(part.reduction_threads, threads) | np.less_equal(threads, 1)
+        own = 1 if part.structure.over_columns == 0 else product(part.counts)
+        idle = np.not_equal(part.reduction_threads * own, threads) | np.less_equal(part.reduction_threads, 1)
         yield several & idle, "{} of {} threads share a row of a cluster", part.reduction_threads, threads
         whole = min(sizes.target.warp_size, sizes.target.MAX_thread)
         yield several & np.not_equal(threads % whole, 0), "{} threads of a cluster's block are no whole warps", threads
         for chunk in part.block_k:
-            held = chunk / np.maximum(1, threads)
+            held = chunk / np.maximum(1, part.reduction_threads)
             yield several & (held > MAX_HELD_ELEMENTS), "{} elements of a cluster's row in a thread", held
         if part.structure.caches_rows:
             size = sum(sizes.group.tensors[r.tensor].dtype.size for r in cached_reads(segment, elsewhere))
             nbytes = size * prod(a.extent for a in part.structure.loops[0]) // sizes.target.cluster_blocks
+            nbytes = nbytes * product(part.block)
             again = np.greater(part.trips[0], cluster) & np.equal(part.spread.row_cache, 0)
             again = again & (nbytes <= sizes.target.MAX_shared - MAX_EXCHANGED_BYTES)
             yield several & again, "{} bytes of a block's row are read again, which shared memory holds", nbytes

@@ -22,6 +22,7 @@ from .mma_parameters import mma_parameters, warpgroup_parameters
 from .register_chains import check_chain_held
 from .row_parameters import (
     check_clusters,
+    check_lanes_fill_warps,
     check_parts_whole,
     check_ring_short,
     check_rows_kept,
@@ -182,6 +183,7 @@ SIZE_RULES: tuple[Rule, ...] = (
     check_rows_walked,
     check_sums_whole,
     check_clusters,
+    check_lanes_fill_warps,
     check_ring_short,
     check_rows_passed_on,
     check_parts_whole,

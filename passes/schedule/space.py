@@ -169,7 +169,7 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
         if walks:
             walked = walked_loop(segment, loops)
             found += [SegmentTemplate(d, loops, reduces, none, walked=walked) for d in _pointwise_dims(segment)]
-        if not (whole or written or over) and _may_share_rows(group, segment, loops, target):
+        if not (whole or written) and _may_share_rows(group, segment, loops, target):
             found.append(evolve(template, clusters=True, caches_rows=caches_rows))
         return found
     found = _reduction_templates(group, segment, written, reads_shared, separate, target)
@@ -237,7 +237,7 @@ def _reduction_templates(
             dims, loops, reduces, none, reduction_threads=True, shared=written, over_columns=over
         )
         found.append(evolve(template, caches_rows=caches_rows))
-        if len(group.segments) == 1 and not (matrix or over) and _may_share_rows(group, segment, loops, target):
+        if len(group.segments) == 1 and not matrix and _may_share_rows(group, segment, loops, target):
             found.append(evolve(template, clusters=True, caches_rows=caches_rows))
     return list(dict.fromkeys(found))
 

@@ -48,7 +48,7 @@ def tile_parameters(
             yield ScheduleParameter((f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"),
                                     _exchange_tiles(d, extent, structure, target))  # fmt: skip
             continue
-        alone = structure.shared or structure.part_rows or structure.clusters
+        alone = structure.shared or structure.part_rows or (structure.clusters and not structure.over_columns)
         counts = (1,) if alone else _thread_counts(extent, len(structure.dims), structure, target, coarse)
         if windows and not alone:
             counts = tuple(sorted({*counts, *_odd_counts(extent, target)}))

@@ -1,12 +1,12 @@
-"""Gather-to-slice: lookups at evenly stepping indices become affine indices.
+"""Gather-to-slice: lookups in known tables become indices.
 
 Where a tensor is indexed by integers that are known at compile time, and these step evenly along each dim of their
 table, the element that is read is an affine function of the axes, so that it fuses and moves as slices do:
 
     y[i, j] = x[t[i, j]]  with  t = [[0, 1, 2], [2, 3, 4]]   ->   y[i, j] = x[2*i + j]
 
-Windows, diagonals and strided picks are often written so. Negative integers count from the end, as in any lookup; a
-table with an integer out of range stays.
+Windows, diagonals and strided picks are often written so, borders and rolled images too (`ir.affine.tables`). Negative
+integers count from the end, as in any lookup; a table with an integer out of range stays.
 
 Integers that were only moved are looked up in the source of the copy: several of them side by side, as coordinates of
 points, need no tensor of their own. An index of a dim of one element is 0 for every integer: a kernel that replaces one
@@ -52,6 +52,7 @@ from ...ir import (
     solve,
     substitute,
 )
+from ...ir.affine import straight_index, table_index
 from .inline import constant
 from .units import Unit
 
@@ -77,14 +78,14 @@ def fold_gathers(program: Program, tables: Mapping[str, Array]) -> Program:
 def _fold_lookups(statement: Statement, tables: Mapping[str, Array]) -> Statement:
     """Return a statement with lookups in known tables, and those in dims of one element, as indices."""
 
-    def lookup(primary: Primary, parts: tuple[Index, ...]) -> Index | None:
+    def lookup(primary: Primary, parts: tuple[Index, ...], written: bool = True) -> Index | None:
         if not isinstance(primary, Indirect) or primary.tensor not in tables:
             return None
-        return _affine(primary, parts, tables[primary.tensor])
+        return _known_index(primary, parts, tables[primary.tensor], written)
 
     def read(primary: Primary, parts: tuple[Index, ...]) -> Index | None:
         single = isinstance(primary, Indirect) and primary.extent == 1
-        return Index(0) if single else lookup(primary, parts)
+        return Index(0) if single else lookup(primary, parts, written=False)
 
     return _replace_lookups(statement, lookup, read)
 
@@ -116,19 +117,16 @@ def _replace_lookups(statement: Statement, written: Lookup, read: Lookup) -> Sta
     return evolve(statement, write=write, body=rebuild(statement.body, leaf))
 
 
-def _affine(lookup: Indirect, places: Sequence[Index], table: Array) -> Index | None:
-    """Return a lookup at some places of its table as an index, None where its elements do not step evenly."""
+def _known_index(lookup: Indirect, places: Sequence[Index], table: Array, written: bool) -> Index | None:
+    """Return a lookup at some places of its table as an index, None where no index gives its elements.
+
+    Where a statement writes, its elements step evenly.
+    """
     chosen = table[tuple(p.const if p.is_const else slice(None) for p in places)].astype(np.int64)
     chosen = np.where(chosen < 0, chosen + lookup.extent, chosen) if lookup.wraps else chosen
     if not chosen.size or chosen.min() < 0 or chosen.max() >= lookup.extent:
         return None
-    first = int(chosen[(0,) * chosen.ndim])
-    found, wanted = Index(first), np.full(chosen.shape, first)
-    for dim, place in enumerate(p for p in places if not p.is_const):
-        step = int(chosen.take(1, dim).flat[0]) - first if chosen.shape[dim] > 1 else 0
-        found = found + place * step
-        wanted = wanted + step * np.arange(chosen.shape[dim]).reshape(-1, *[1] * (chosen.ndim - 1 - dim))
-    return found if np.array_equal(chosen, wanted) else None
+    return (straight_index if written else table_index)(chosen, [p for p in places if not p.is_const])
 
 
 def _source(lookup: Indirect, places: tuple[Index, ...], copies: Copies) -> Index | None:
@@ -175,7 +173,7 @@ def _compute_steps(unit: Unit, constants: Mapping[str, Array]) -> Unit:
             return node
         table = integers[node.tensor]
         lookup = Indirect(node.tensor, node.indices, int(table.max(initial=0)) + 1, wraps=False)
-        index, dtype = _affine(lookup, node.indices, table), dtype_of_numpy(table.dtype)
+        index, dtype = _known_index(lookup, node.indices, table, written=False), dtype_of_numpy(table.dtype)
         return node if index is None or dtype is None else IndexValue(index, dtype)
 
     statements = tuple(_fold_lookups(s, integers) for s in unit.statements)

@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from cuts.frontends.torch import dispatch
 from cuts.frontends.torch.loading.load import load_torch
 from cuts.ir.errors import CutsError
 from cuts.ops import Registry
@@ -208,6 +209,15 @@ def test_operations_compute_what_pytorch_does(function: Callable[..., Any]) -> N
 def test_what_cannot_be_read_is_explained(function: Callable[..., Any], message: str) -> None:
     with pytest.raises(CutsError, match=message):
         load_torch(Function(function), (torch.randn(2, 3, 8),))
+
+
+@pytest.mark.parametrize("changes", [{"to": "f64"}, {}], ids=["type", "shape"])
+def test_a_conversion_has_the_traced_type(changes: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory of results has the traced size: another type is an error."""
+    op = "cast" if changes else "transpose"
+    monkeypatch.setitem(dispatch.TABLE, "aten.relu", lambda ctx, x: ctx.emit(op, x, **changes))
+    with pytest.raises(CutsError, match=r"node 'relu' .*: expected torch.float32 \[2, 3, 8\], found"):
+        load_torch(Function(lambda x, _: x.relu()), (torch.randn(2, 3, 8),))
 
 
 def test_edge_numbers_match_pytorch() -> None:

@@ -49,6 +49,10 @@ CASES: dict[str, tuple[Any, ...]] = {
     "average by a divisor": (
         lambda a: (F.avg_pool2d(a, 3, 2, 1, divisor_override=5),
                    F.avg_pool3d(a[None], 2, ceil_mode=True, divisor_override=3)), (x(1, 2, 7, 7),)),
+    "pools without a batch": (
+        lambda a: (F.adaptive_avg_pool2d(a, (5, None)), F.adaptive_avg_pool2d(a, (2, 3)), F.avg_pool2d(a, 3, 2, 1),
+                   F.adaptive_max_pool2d(a, (3, 2)), F.max_pool2d(a, 3, 2, 1, ceil_mode=True),
+                   F.adaptive_avg_pool3d(a[None], 2), F.max_pool3d(a[None], 2)), (x(3, 5, 7),)),
     "attention of five axes": (F.scaled_dot_product_attention, (x(2, 3, 2, 4, 8), x(2, 3, 2, 5, 8), x(2, 3, 2, 5, 4))),
     "attention of five axes, masked": (
         F.scaled_dot_product_attention, (x(2, 3, 2, 4, 8), x(2, 3, 2, 5, 8), x(2, 3, 2, 5, 8), x(2, 1, 1, 4, 5))),

@@ -13,6 +13,8 @@ from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
+from cuts.ir.affine import Var, as_index, table_index
+from cuts.ir.affine import evaluate as evaluate_index
 from cuts.ir.compiled import CompileOptions
 from cuts.ir.statement import Program
 from cuts.ir.types import DType, TensorType
@@ -61,12 +63,40 @@ def test_a_table_that_steps_evenly_is_an_index(case: tuple[np.ndarray[Any, Any],
     program = gather_program(table)
     (name,) = {t for s in program.statements for t in tensors_looked_up(s)}
     found = fold_gathers(program, {name: table})
-    assert even == (not any(tensors_looked_up(s) for s in found.statements))
+    assert not even or not any(tensors_looked_up(s) for s in found.statements)
     if ((table >= -EXTENT) & (table < EXTENT)).all():
         (source,) = (t for t in program.inputs if t != name)
         inputs = {source: np.arange(3.0 * EXTENT).reshape(3, EXTENT), name: table}
         ours, expected = evaluate(found, inputs), evaluate(program, inputs)
         assert all(np.array_equal(ours[t], expected[t]) for t in program.outputs)
+
+
+@st.composite
+def borders(draw: st.DrawFn) -> np.ndarray[Any, Any]:
+    """Draw the integers of a row with a border of some kind."""
+    extent = draw(st.integers(2, EXTENT))
+    before, after = (draw(st.integers(0, extent - 1)) for _ in range(2))
+    mode = draw(st.sampled_from(("edge", "reflect", "wrap")))
+    return np.pad(np.arange(extent), (before, after), mode=mode)[draw(st.integers(0, before)) :]
+
+
+@settings(max_examples=examples(60, 3000), deadline=None)
+@given(borders())
+def test_borders_are_indices(table: np.ndarray[Any, Any]) -> None:
+    place = Var("i", len(table))
+    found = table_index(table, (as_index(place),))
+    assert found is not None
+    assert [evaluate_index(found, {place: n}) for n in range(len(table))] == table.tolist()
+    low, high = found.bounds()
+    assert low >= 0
+    assert high < EXTENT
+
+
+def test_clamped_windows_are_an_index() -> None:
+    table = np.clip(2 * np.arange(9)[:, None] + np.arange(4) - 1, 0, 17)
+    places = Var("i", 9), Var("j", 4)
+    assert str(table_index(table, list(map(as_index, places)))) == "clamp(2*i + j - 1, 0, 17)"
+    assert table_index(table[:, ::-1] ** 2, list(map(as_index, places))) is None
 
 
 @needs_opencl

@@ -31,8 +31,11 @@ TINY_GPU = evolve(SMALL_GPU, MAX_thread=8)
 MODERATE = 1e4
 
 
-def cluster_schedule(group: FusedGroup, target: Any, cached: bool = False) -> Schedule:
-    """Return a legal point of clusters, with rows in registers or `cached`."""
+def cluster_schedule(group: FusedGroup, target: Any, cached: bool = False, least: int = 1) -> Schedule:
+    """Return a legal point of clusters with `least` rows side by side.
+
+    The rows are in registers, or `cached`.
+    """
     space = make_space(group, target)
     template = next(t for t in space.templates if t.segments[0].clusters)
     numbers = np.random.default_rng(1).integers(0, template.size, 8192)
@@ -41,7 +44,7 @@ def cluster_schedule(group: FusedGroup, target: Any, cached: bool = False) -> Sc
     for n in np.flatnonzero(legal):
         values = {name: int(column[n]) for name, column in columns.items()}
         found = schedule_of(group, template, values, target.warp_size)
-        if bool(found.segments[0].row_cache) == cached:
+        if bool(found.segments[0].row_cache) == cached and found.segments[0].dims[-1].block >= least:
             return found
     raise AssertionError("no point")
 
@@ -72,6 +75,22 @@ def test_blocks_of_a_cluster_share_rows(op: str, dtype: DType, cached: bool) -> 
         shared, whole = (r[name].astype(np.float64) for r in results)
         allowed = 4 * tolerance(dtype, *accumulation(group))
         assert np.isclose(shared, whole, allowed, allowed, equal_nan=True).all(), schedule
+
+
+@needs_opencl
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_clusters_hold_rows_side_by_side(dtype: DType, cached: bool) -> None:
+    """Threads lie over columns, where neighbours in memory are of other rows."""
+    make, target = builder(), evolve(SMALL_GPU, MAX_thread=16)
+    y = make.node("softmax", make.input(3, 151, 4, dtype=dtype), axis=1)
+    group = unite(make.programs(), y)
+    schedule = cluster_schedule(group, target, cached, least=2)
+    assert check_schedule(group, schedule, target) == []
+    check(_device("opencl"), target, group, schedule)
+    kernel = lower(group, schedule, {}, target)
+    assert check_barriers(kernel) == ()
+    assert kernel.shared_bytes == features_of(group, schedule, target).shared
 
 
 @needs_opencl

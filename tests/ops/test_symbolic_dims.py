@@ -67,6 +67,28 @@ def test_negative_indices_count_from_the_size() -> None:
     check_sizes(SizedGraph({**X, "z": (4,)}, nodes, ("v5",)), N, _sizes(N)[1:])
 
 
+@pytest.mark.parametrize("op", ["reduce_min", "reduce_max", "argmin"])
+def test_extremes_of_long_integers(op: str) -> None:
+    nodes = [("cast", ("x",), _attributes(to="i64")), (op, ("v0",), _attributes(**_axes_of(op)))]
+    check_sizes(SizedGraph(X, nodes, ("v1",)), N, _sizes(N))
+
+
+def _axes_of(op: str) -> dict[str, Any]:
+    return {"axis": 0} if op.startswith("arg") else {"axes": [0]}
+
+
+def _places_in_merged_dims(inner: int | str, op: str) -> SizedGraph:
+    nodes = [("reshape", ("x",), _attributes(shape=[-1])), (op, ("v0",), _attributes(axis=0))]
+    return SizedGraph({"x": ("n", inner)}, nodes, ("v1",))
+
+
+@pytest.mark.parametrize("op", ["argmax", "argmin"])
+def test_only_the_outermost_of_merged_dims_is_counted(op: str) -> None:
+    check_sizes(_places_in_merged_dims(3, op), N, _sizes(N))
+    with pytest.raises(GraphError, match="position of an extreme over several axes counts elements by a size"):
+        _places_in_merged_dims("m", op).graph_of_range(BOTH)
+
+
 def test_concatenations_along_a_dim() -> None:
     nodes = [("concat", ("x", "z", "x"), _attributes(axis=0)), ("softmax", ("v0",), _attributes(axis=0))]
     check_sizes(SizedGraph({**X, "z": (3, 8)}, nodes, ("v0", "v1")), N, _sizes(N))

@@ -68,6 +68,12 @@ def long_ring() -> Schedule:
     return Schedule((SegmentSchedule((TileDim((axis,), 2, 2, 1, 2),), (rows, rows), 32, 2),))
 
 
+def odd_lanes() -> Schedule:
+    """Return a schedule of 48 threads, three of each result."""
+    (part,) = dims((64, 16, 4), (64, 16, 4)).segments
+    return Schedule((evolve(part, reduction_threads=3),))
+
+
 def one_element() -> SegmentSchedule:
     """A segment whose first operand's tile is one element."""
     part = dims((1, 1, 1), (64, 8, 4)).segments[0]
@@ -206,6 +212,7 @@ BROKEN_SIZES: dict[str, tuple[Callable[[], Schedule], str]] = {
     "check_rows_walked": (lambda: RIGHT, "elements of walked rows are loaded ahead"),
     "check_sums_whole": (lambda: RIGHT, "a block of 64 sums, not all of 256"),
     "check_clusters": (lambda: segment(cluster=2), "1 of 64 threads share a row of a cluster"),
+    "check_lanes_fill_warps": (odd_lanes, "3 reduction threads of 48 are no power of two"),
     "check_ring_short": (long_ring, "3 stages of 2 tiles"),
     "check_rows_passed_on": (lambda: RIGHT, "rows are passed on by 64 of 64 threads"),
     "check_parts_whole": (lambda: streamed_schedule(128), "parts of 64 elements are no whole chunks of [128]"),
@@ -255,7 +262,7 @@ GROUPS = {
     "check_bulk_copies_fit": RAGGED_GROUP,
 }
 #: Rules that an earlier check precedes where a whole schedule is verified.
-EARLIER_SEGMENT_RULES = {"check_bulk_copies_fit", "check_fragment_sets", "check_rows_kept"}
+EARLIER_SEGMENT_RULES = {"check_bulk_copies_fit", "check_fragment_sets", "check_lanes_fill_warps", "check_rows_kept"}
 
 
 def test_every_check_states_its_invariant_and_is_tried() -> None:

@@ -155,19 +155,24 @@ class LaneCombination:
         self.out.line(f"{register} = {value if first else self._combine(node, register, value)};")
 
     def _exchange_blocks(self, nodes: Sequence[LaneReduce]) -> None:
-        """Combine the values of a cluster's blocks: each sends its own to the shared memory of all, by an mbarrier."""
+        """Combine the values of a cluster's blocks: each sends its own to the shared memory of all, by an mbarrier.
+
+        A block has several rows side by side where threads are at a `stride`.
+        """
         if not self.names.in_cluster:
             self.out.line(f"{CLUSTER_WAIT}();")
             self.names.in_cluster = True
         blocks, kind = nodes[0].blocks, self.names.dialect.memory_type(nodes[0].dtype)
-        loops = [(node, f"(({kind}*)({PEERS} + {node.place} + e * {blocks}))") for node in nodes]
+        side = nodes[0].stride
+        row, lane = (f" + tid % {side} * {blocks}", f"tid / {side}") if side > 1 else ("", "tid")
+        loops = [(node, f"(({kind}*)({PEERS} + {node.place} + e * {blocks * side}){row})") for node in nodes]
         helper = f"cuts_to_peer{nodes[0].dtype.size}"
         for node, peers in loops:
             with self.out.loop(Var("e", prod(node.shape))):
                 held = f"{self.names.registers[node.name]}[e]"
                 place = f"{peers} + blk % {blocks}"
-                self.out.line(f"if (tid < {blocks}) {helper}({place}, {held}, {_mbarrier(node)}, tid);")
-        whole = not blocks & (blocks - 1) and blocks <= self.names.dialect.warp
+                self.out.line(f"if (tid < {blocks * side}) {helper}({place}, {held}, {_mbarrier(node)}, {lane});")
+        whole = side == 1 and not blocks & (blocks - 1) and blocks <= self.names.dialect.warp
         for node, peers in loops:
             self.out.line(f"cuts_mbarrier_wait({_mbarrier(node)}, 0);")
             maxima = next((there for n, there in loops if n.name == node.shifted), "")
@@ -205,11 +210,11 @@ def begin_cluster(names: KernelNames, out: Writer) -> None:
     with out.block("if (tid == 0)"):
         for node in (root for root in roots if isinstance(root, LaneReduce) and root.blocks > 1):
             out.line(f"cuts_mbarrier_init({_mbarrier(node)}, 1);")
-            nbytes = node.blocks * prod(node.shape) * node.dtype.size
+            nbytes = node.blocks * prod(node.shape) * node.stride * node.dtype.size
             out.line(f"cuts_mbarrier_expect({_mbarrier(node)}, {nbytes});")
     out.line(f"{CLUSTER_BEGIN}();")
 
 
 def _mbarrier(node: LaneReduce) -> str:
     """Return the mbarrier of an exchange, after the values of its blocks."""
-    return f"{PEERS} + {node.place + node.blocks * prod(node.shape)}"
+    return f"{PEERS} + {node.place + node.blocks * prod(node.shape) * node.stride}"

@@ -11,11 +11,15 @@ from collections.abc import Sequence
 
 import onnx
 
+from .contrib_attention import group_query_attention, joined_attention, multi_head_attention, rotary_embedding
 from .contrib_text import NodeUse, Text, WriteText
 from .contrib_text import attributes_text as _attributes
+from .node_opset import set_opset
 from .packed_products import packed_product
 
 DOMAIN = "com.microsoft"
+#: Version of the standard in which texts are written: the first with attention.
+_VERSION = 23
 #: Operations of tensors that are laid out for one processor.
 _LAYOUT = "com.microsoft.nchwc."
 
@@ -181,7 +185,8 @@ _TEXTS: dict[str, WriteText] = {
     "FastGelu": _gelu("tanh"), "QuickGelu": _quick_gelu, "SkipLayerNormalization": _skip_norm,
     "SkipSimplifiedLayerNormalization": _skip_rms_norm,
     "FusedMatMul": _fused_product, "FusedConv": _fused_convolution, "MatMulNBits": packed_product,
-    "DequantizeLinear": _dequantize,
+    "DequantizeLinear": _dequantize, "RotaryEmbedding": rotary_embedding, "Attention": joined_attention,
+    "MultiHeadAttention": multi_head_attention, "GroupQueryAttention": group_query_attention,
 }  # fmt: skip
 
 
@@ -206,10 +211,10 @@ def _channels_last(node: onnx.NodeProto) -> bool:
     return any(attribute.name == "channels_last" and attribute.i for attribute in node.attribute)
 
 
-def contrib_body(node: onnx.NodeProto) -> onnx.FunctionProto | None:
+def contrib_body(node: onnx.NodeProto, shapes: Sequence[tuple[int, ...] | None]) -> onnx.FunctionProto | None:
     """Return the function body of an ONNX Runtime operation, else None.
 
-    The body is generated for the node's operands and attributes.
+    The body is generated for the node's operands, of these `shapes`, and attributes.
     """
     if not has_contrib(node):
         return None
@@ -218,10 +223,10 @@ def contrib_body(node: onnx.NodeProto) -> onnx.FunctionProto | None:
         name: value.decode("utf-8", "replace") if isinstance(value, bytes) else value for name, value in values.items()
     }
     try:
-        operands, results, lines = _TEXTS[node.op_type](NodeUse(given, tuple(map(bool, node.input))))
+        operands, results, lines = _TEXTS[node.op_type](NodeUse(given, tuple(map(bool, node.input)), tuple(shapes)))
         signature = f"{node.op_type} ({', '.join(operands)}) => ({', '.join(results)})"
-        head = f'<domain: "{DOMAIN}", opset_import: ["" : 21]>'
-        return onnx.parser.parse_function("\n".join([head, f"{signature} {{", *lines, "}"]))
+        head = f'<domain: "{DOMAIN}", opset_import: ["" : {_VERSION}, "{DOMAIN}" : 1]>'
+        body = onnx.parser.parse_function("\n".join([head, f"{signature} {{", *lines, "}"]))
     except (
         onnx.parser.ParseError,
         KeyError,
@@ -229,3 +234,6 @@ def contrib_body(node: onnx.NodeProto) -> onnx.FunctionProto | None:
         ValueError,
     ):  # attributes of other types or values than are documented
         return None
+    for inner in body.node:
+        set_opset(inner, _VERSION)
+    return body

@@ -10,14 +10,25 @@ from attrs import frozen
 
 @frozen
 class NodeUse:
-    """Attributes of a node, and flags of its present operands."""
+    """Attributes of a node, flags of its present operands, and known shapes."""
 
     attributes: dict[str, Any]
     present: tuple[bool, ...]
+    shapes: tuple[tuple[int, ...] | None, ...] = ()
 
     def has(self, position: int) -> bool:
         """Return whether an operand is present."""
         return position < len(self.present) and self.present[position]
+
+    def shape(self, position: int) -> tuple[int, ...]:
+        """Return the shape of an operand.
+
+        Raises `ValueError` where it is unknown.
+        """
+        found = self.shapes[position] if position < len(self.shapes) else None
+        if found is None:
+            raise ValueError(f"operand {position} has no known shape")
+        return found
 
     def get(self, name: str, default: Any) -> Any:
         """Return the value of an attribute."""

@@ -32,7 +32,7 @@ def function_body(node: onnx.NodeProto, opset: int, types: Sequence[TensorType |
     """Return the standard's body for an operation at operand types, or None."""
     schema = standard_schema(node, opset)
     if schema is None:
-        return contrib_body(node)
+        return contrib_body(node, [None if type_ is None else type_.shape for type_ in types])
     if schema.has_function:
         body = onnx.FunctionProto()
         body.ParseFromString(schema.function_body.SerializeToString())

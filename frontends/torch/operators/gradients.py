@@ -16,6 +16,7 @@ from ..import_context import Convert, ImportContext, Value
 from .windows import (
     adaptive_max_pool,
     adaptive_pool,
+    allow_unbatched,
     average_pool,
     convolution,
     equal_windows,
@@ -156,19 +157,23 @@ def _pad_edges(ctx: ImportContext, dy: Value, x: Value, pads: Sequence[int]) -> 
     return ctx.adjoint(ctx.emit("pad", same, pads=(*before, *after), mode="edge"), dy, [same])[0]
 
 
+#: Conversions for two and three spatial axes.
+_POOLS: dict[str, Convert] = {
+    "max_pool{}d_with_indices": _max_pool, "avg_pool{}d": _average_pool, "_adaptive_avg_pool{}d": _adaptive_pool,
+    "adaptive_max_pool{}d": _adaptive_max_pool,
+}  # fmt: skip
+
 TABLE: dict[str, Convert] = {
     "aten.gelu_backward": _gelu,
     "aten.silu_backward": _unary_gradient("swish"), "aten.mish_backward": _unary_gradient("mish"),
     "aten.tanh_backward": _tanh, "aten.glu_backward": _glu,
     "aten.convolution_backward": _convolution,
-    "aten.max_pool2d_with_indices_backward": _max_pool, "aten.max_pool3d_with_indices_backward": _max_pool,
-    "aten.avg_pool2d_backward": _average_pool, "aten.avg_pool3d_backward": _average_pool,
-    "aten._adaptive_avg_pool2d_backward": _adaptive_pool, "aten._adaptive_avg_pool3d_backward": _adaptive_pool,
     "aten.grid_sampler_2d_backward": _grid_sample, "aten.grid_sampler_3d_backward": _grid_sample,
     "aten.cudnn_grid_sampler_backward": _cudnn_grid_sample, "aten._weight_norm_interface_backward": _weight_norm,
-    "aten.adaptive_max_pool2d_backward": _adaptive_max_pool, "aten.adaptive_max_pool3d_backward": _adaptive_max_pool,
     "aten.fractional_max_pool2d_backward": _scatter_of_maxima,
     "aten.fractional_max_pool3d_backward": _scatter_of_maxima,
     "aten.replication_pad1d_backward": _pad_edges, "aten.replication_pad2d_backward": _pad_edges,
     "aten.replication_pad3d_backward": _pad_edges,
+    **{f"aten.{name.format(rank)}_backward": allow_unbatched(convert, rank)
+       for name, convert in _POOLS.items() for rank in (2, 3)},
 }  # fmt: skip

@@ -111,13 +111,17 @@ def adaptive_pool(ctx: ImportContext, x: Value, sizes: Any, once: bool = False) 
     return y if once or ctx.shape(y)[2:] == wanted else adaptive_pool(ctx, y, wanted)
 
 
-def _allow_unbatched(convert: Convert, rank: int) -> Convert:
-    """Return a conversion for `rank` spatial axes that also takes an unbatched tensor."""
+def allow_unbatched(convert: Convert, rank: int) -> Convert:
+    """Return a conversion for `rank` spatial axes that also takes unbatched tensors."""
 
-    def apply(ctx: ImportContext, x: Value, *arguments: Any, **keywords: Any) -> Any:
-        if len(ctx.shape(x)) == rank + 2:
-            return convert(ctx, x, *arguments, **keywords)
-        found = convert(ctx, unsqueeze(ctx, x, 0), *arguments, **keywords)
+    def apply(ctx: ImportContext, *arguments: Any, **keywords: Any) -> Any:
+        def add_batch(value: Any) -> Any:
+            return unsqueeze(ctx, value, 0) if isinstance(value, Value) else value
+
+        if len(ctx.shape(arguments[0])) == rank + 2:
+            return convert(ctx, *arguments, **keywords)
+        given = {name: add_batch(value) for name, value in keywords.items()}
+        found = convert(ctx, *map(add_batch, arguments), **given)
         results = found if isinstance(found, tuple) else (found,)
         alone = tuple(ctx.reshape(y, ctx.shape(y)[1:]) for y in results)
         return alone if isinstance(found, tuple) else alone[0]
@@ -223,5 +227,5 @@ TABLE: dict[str, Convert] = {
     "aten.grid_sampler_2d": grid_sample, "aten.grid_sampler_3d": grid_sample,
     "aten.col2im": _batched_columns, "aten.fractional_max_pool2d": _fractional_max_pool,
     "aten.fractional_max_pool3d": _fractional_max_pool,
-    **{f"aten.{name}": _allow_unbatched(convert, rank) for name, (convert, rank) in _POOLS.items()},
+    **{f"aten.{name}": allow_unbatched(convert, rank) for name, (convert, rank) in _POOLS.items()},
 }  # fmt: skip

@@ -6,10 +6,6 @@ paper's text: it keeps every partition that beats the one it was derived from, w
 independent. The time of a partition is the sum of its groups', so merges in different places do not interact, and
 `improve` follows one path through the same set R: always the merge that gains most. The result is a member of R that no
 single merge improves, so never slower than its start; graphs of few units get `algorithm_1` itself.
-
-Two partitions agree on most units. The other units fall into *places*: sets of units, as small as possible, that groups
-of the one cover and groups of the other cover, too. The time of a partition is the sum of its groups', so each place
-may take the faster groups independently (`combine_partitions`).
 """
 
 from __future__ import annotations
@@ -17,7 +13,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf, isnan
-from typing import TypeAlias
 
 from attrs import define, evolve, field
 
@@ -35,9 +30,6 @@ MAX_LOOKAHEAD_ROUNDS = 8
 MIN_MERGES_PER_REPORT, REPORTED_SHARE = 24, 1 / 16
 #: Most units, and partitions in R, for which Algorithm 1 runs in its exact form.
 EXACT_UNITS, EXACT_PARTITIONS = 10, 2000
-
-#: Whether the second of two covers of the same units is known to be faster than the first.
-Better: TypeAlias = Callable[[Sequence[Group], Sequence[Group]], bool]
 
 
 def partition(partitioner: Partitioner, mode: Mode) -> list[Group]:
@@ -195,9 +187,10 @@ class _Path:
     def follow(self, known: Callable[[FusedGroup], bool] = lambda form: True, report: bool = False) -> None:
         """Make merges, always the one that saves most, to the end.
 
-        Those are left whose costs are not `known`. With `report`, groups that no queued merge contains are reported.
+        Those are left whose costs are not `known`, and later ones of their groups, which these may change. With
+        `report`, groups that no queued merge contains are reported.
         """
-        unknown, merges = [], 0
+        unknown, open_groups, merges = [], set[Group](), 0
         while self.queue:
             place = _, tie, exact, members, merged = heapq.heappop(self.queue)
             if any(g not in self.groups for g in members) or not _convex(self.partitioner, members, self.owner):
@@ -209,8 +202,13 @@ class _Path:
             if not exact:  # the gain is needed only now: most merges lose one of their groups early
                 if not known(merged.form):
                     unknown.append(place)
+                    open_groups.update(members)
                 elif (gain := _gain(self.partitioner, members, merged)) > 0:
                     heapq.heappush(self.queue, (-gain, tie, True, members, merged))
+                continue
+            if not open_groups.isdisjoint(members):
+                unknown.append(place)
+                open_groups.update(members)
                 continue
             merges += 1
             self._merge(members, merged)
@@ -342,59 +340,3 @@ def _gain(partitioner: Partitioner, members: Sequence[Group], merged: Group) -> 
     """
     after = partitioner.cost(merged)
     return -inf if after == inf else sum(map(partitioner.cost, members)) - after
-
-
-# ---- the best of two partitions
-
-
-def combine_partitions(
-    partitioner: Partitioner, first: Sequence[Group], found: Sequence[Group], better: Better
-) -> list[Group]:
-    """Return a partition with the better groups of two at each place.
-
-    Groups of `found` replace those of `first` where they are better. The result is in execution order. Where groups
-    would wait for each other in a circle, it is all of `found` or all of `first`.
-    """
-    chosen = set(first)
-    for before, after in places(first, found):
-        if better(before, after):
-            chosen = chosen - set(before) | set(after)
-    mixed = in_execution_order(partitioner, [group for group in dict.fromkeys((*first, *found)) if group in chosen])
-    if mixed is None:
-        return list(found if better(first, found) else first)
-    return mixed
-
-
-def places(first: Sequence[Group], found: Sequence[Group]) -> Iterator[tuple[list[Group], list[Group]]]:
-    """Yield the groups of both partitions at each place where they differ."""
-    both = set(first) & set(found)
-    pending = {group: _units(group) for group in dict.fromkeys((*first, *found)) if group not in both}
-    while pending:
-        place, units = set[Group](), _units(next(iter(pending)))
-        while joining := {group for group, own in pending.items() if own & units}:
-            units = units.union(*(pending.pop(group) for group in joining))
-            place |= joining
-        yield [g for g in first if g in place], [g for g in found if g in place]
-
-
-def _units(group: Group) -> frozenset[tuple[str | None, str]]:
-    return frozenset((group.repeat, unit) for unit in group.units)
-
-
-def in_execution_order(partitioner: Partitioner, groups: Sequence[Group]) -> list[Group] | None:
-    """Return groups, those of loops too, in execution order.
-
-    Nothing where they wait for each other in a circle.
-    """
-    vertices = partitioner.topological_order([group for group in groups if group.repeat is None])
-    result: list[Group] = []
-    for vertex in vertices or ():
-        if isinstance(vertex, Group):
-            result.append(vertex)
-            continue
-        turn = evolve(partitioner, builder=partitioner.builder.iteration_builder(vertex))
-        turned = turn.topological_order([group for group in groups if group.repeat == vertex])
-        if turned is None:
-            return None
-        result += [each for each in turned if isinstance(each, Group)]
-    return result if vertices is not None else None

@@ -6,19 +6,20 @@ the earlier point. Points of a template are numbered in the order of their place
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from math import inf, prod
+from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from attrs import define, field, frozen
+from attrs import define, field
 
 from ....ir import FusedGroup, Pruning, Target
 from ...geometry import ScheduleParameter, ScheduleTemplate, distinct_values
 from ..space import Space, make_space
 from .enumerate import columns_of, evaluate, sample_possible_batches
 from .prune import is_pruned, score
+from .varied_points import depth_parameter, varied_points
 
 #: Points that are scored before refinement, divided among the templates.
 SAMPLED_POINTS = 1 << 16
@@ -28,14 +29,8 @@ REFINED_POINTS = 32
 TEMPLATE_LEADERS = 6
 #: Most rounds of refinement; climbing stops as soon as the best points stay the same.
 MAX_ROUNDS = 8
-#: Most points of one tile among the results, where there are others.
-MAX_PER_TILE = 3
-#: Greatest ratio to the best score of a point that adds variety.
-MAX_VARIETY_RATIO = 1.5
 #: Templates of more points than this are numbered with integers of any length.
 MAX_INT64_POINTS = 1 << 62
-#: Points that are extracted from arrays at once.
-EXTRACTED_POINTS = 256
 
 _Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -68,15 +63,7 @@ def best_points(group: FusedGroup, target: Target, pruning: Pruning, count: int)
         if not climb.refine(most):
             break
         most = max(REFINED_POINTS, count)
-    return _select_varied(full, kept_points(climb.points()), count)
-
-
-def kept_points(points: Iterable[Point]) -> Iterator[Point]:
-    """Yield points, best first, up to a pruned one; at least one."""
-    for number, point in enumerate(points):
-        if number and is_pruned(point.score):
-            return
-        yield point
+    return tuple(sorted(climb.points(climb.choose_varied(count))))
 
 
 @define
@@ -126,100 +113,27 @@ class _Climb:
             among = np.flatnonzero(self.scores <= np.partition(self.scores, most - 1)[most - 1])
         return among[np.lexsort((self.numbers[among], self.structures[among], self.scores[among]))][:most]
 
-    def points(self) -> Iterator[Point]:
-        """Yield all points, best first."""
+    def choose_varied(self, count: int) -> _Array:
+        """Return the positions of varied good points, up to a pruned one."""
         order = self._best(len(self.scores))
-        for start in range(0, len(order), EXTRACTED_POINTS):
-            yield from self._some(order[start : start + EXTRACTED_POINTS])
+        pruned = np.flatnonzero(is_pruned(self.scores[order[1:]]))
+        order = order[: pruned[0] + 1] if len(pruned) else order
+        numbers = self.numbers[order]
 
-    def _some(self, which: _Array) -> Iterator[Point]:
-        structures = self.structures[which]
-        places: dict[int, tuple[int, ...]] = {}
-        for position in sorted(set(structures.tolist())):
-            here = np.flatnonzero(structures == position)
-            rows = _parameter_places(self.space.templates[position], self.numbers[which[here]]).tolist()
-            places.update(zip(here.tolist(), map(tuple, rows), strict=True))
-        for k, (value, position) in enumerate(zip(self.scores[which].tolist(), structures.tolist(), strict=True)):
-            yield Point(value, position, places[k])
+        def places(position: int, which: _Array) -> _Array:
+            return _parameter_places(self.space.templates[position], numbers[which])
 
+        templates = self.space.templates
+        return order[varied_points(templates, self.scores[order], self.structures[order], places, count)]
 
-def _select_varied(space: Space, ordered: Iterable[Point], count: int) -> tuple[Point, ...]:
-    """Return the first points under limits of variety, then others. The limits hold per tile, per tile and loop, per
-    template, per thread tile, per block of matrix instructions, whose warps may lie in many ways, and per number of
-    split-K warps.
-    """
-    limits = (MAX_PER_TILE, 1, max(1, 3 * count // 4), max(2, count // 3), max(2, count // 5), max(1, 3 * count // 4))
-    seen: dict[tuple[object, ...], int] = {}
-    chosen: list[Point] = []
-    rest: list[Point] = []
-    common: dict[int, _CommonKeys] = {}
-    far = inf
-    for point in ordered:
-        if len(chosen) + len(rest) >= count and point.score > far:
-            break
-        keys = common.get(point.structure)
-        if keys is None:
-            keys = common[point.structure] = _CommonKeys.of(space.templates[point.structure])
-        if not chosen and not rest and keys.depth is not None:
-            far = MAX_VARIETY_RATIO * point.score  # similar points add less variety, but are better
-        kinds = keys.of_point(point)
-        fits = all(seen.get(kind, 0) < limit for kind, limit in zip(kinds, limits, strict=True))
-        if fits:
-            seen.update({kind: seen.get(kind, 0) + 1 for kind in kinds})
-        (chosen if fits else rest).append(point)
-        if len(chosen) == count:
-            break
-    return tuple(sorted([*chosen, *rest[: count - len(chosen)]]))
-
-
-@frozen
-class _CommonKeys:
-    """Positions of a template's parameters that make points similar.
-
-    They are the joint parameters, those of loops, those of tile dims, and the warps of a warp split-K, where there may
-    be several.
-    """
-
-    values: tuple[tuple[tuple[int, ...], ...], ...]
-    joint: tuple[int, ...]
-    loops: tuple[int, ...]
-    tiles: tuple[int, ...]
-    depth: int | None
-    mma: bool
-
-    @staticmethod
-    def of(structure: ScheduleTemplate) -> _CommonKeys:
-        """Return the positions of a template's parameters."""
-        names = list(enumerate(p.names for p in structure.parameters))
-        return _CommonKeys(
-            tuple(p.values for p in structure.parameters),
-            tuple(n for n, each in names if len(each) > 1),
-            tuple(n for n, each in names if each[0].partition(".")[2][:1] in ("c", "l", "s")),
-            tuple(n for n, each in names if len(each) == 3),
-            _depth_knob(structure),
-            any(segment.mma for segment in structure.segments),
-        )
-
-    def of_point(self, point: Point) -> tuple[tuple[object, ...], ...]:
-        """Return the keys that a point shares with similar points.
-
-        They have the order of the limits.
-        """
-        position, places, values = point.structure, point.places, self.values
-        alone = position, places
-        warps = alone if self.depth is None else ("warps", *values[self.depth][places[self.depth]])
-        tile = (position, warps, *(values[n][places[n]][:2] for n in self.joint))
-        tiles = [values[n][places[n]] for n in self.tiles]
-        block = tuple(threads * each for threads, each, _ in tiles) if self.mma else alone
-        thread = tuple(each for _, each, _ in tiles)
-        return (
-            (tile,),
-            (tile, tuple(places[n] for n in self.loops)),
-            (position,),
-            ("thread", thread),
-            ("block", block),
-            warps,
-        )
+    def points(self, which: _Array | None = None) -> Iterator[Point]:
+        """Yield some points, or all."""
+        chosen = np.arange(len(self.scores)) if which is None else which
+        for position in sorted(set(self.structures[chosen].tolist())):
+            here = chosen[self.structures[chosen] == position]
+            rows = _parameter_places(self.space.templates[position], self.numbers[here]).tolist()
+            for value, row in zip(self.scores[here].tolist(), rows, strict=True):
+                yield Point(value, position, tuple(row))
 
 
 def _seeds(space: Space, count: int, pruning: Pruning) -> Iterator[tuple[int, _Array, _Array]]:
@@ -268,18 +182,8 @@ def _are_among(numbers: _Array, known: _Array) -> _Array:
 
 def _by_warps(structure: ScheduleTemplate, places: _Array) -> list[_Array]:
     """Return the points of each number of split-K warps; nothing where no point has several."""
-    axis = _depth_knob(structure)
+    axis = depth_parameter(structure)
     return [] if axis is None else [places[:, axis] == value for value in range(structure.shape[axis])]
-
-
-def _depth_knob(structure: ScheduleTemplate) -> int | None:
-    """Return the parameter of the warps of a warp split-K; None where there is none."""
-    if not any(segment.mma for segment in structure.segments):
-        return None
-    found = (
-        n for n, k in enumerate(structure.parameters) if k.names[0].endswith(".reduction_threads") and len(k.values) > 1
-    )
-    return next(found, None)
 
 
 def _embed(coarse: ScheduleTemplate, full: ScheduleTemplate, rows: _Array) -> _Array:
