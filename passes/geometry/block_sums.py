@@ -177,9 +177,8 @@ class DataEnd:
 
 
 def data_end(reduction: Reduction, axes: Sequence[Var], tensors: Mapping[str, TensorType]) -> DataEnd | None:
-    """Return the end of a sum by data that begin it, or decide whether it has terms: then it has one in the mean."""
-    guards = ending_guards(reduction)
-    if not guards:
+    """Return the end of a sum that data begin and end, or seldom let have terms."""
+    if not (guards := ending_guards(reduction)):
         return None
     (step,) = (axis for axis in reduction.reduce if axis.extent > 1)
     used = frozenset(axes) & frozenset[Var]().union(*(variables(guard.index) for guard in guards))
@@ -201,9 +200,8 @@ def _begun_rows(body: Expr, step: Var, tensors: Mapping[str, TensorType]) -> Ite
 
 def _counts_from_data(index: Index, step: Var) -> bool:
     """Return whether an index, or one that it clamps, is the sum of a step and an integer of a tensor."""
-    if index.coefficient(step) == 1:
-        return bool(indirects(index - step))
-    return any(isinstance(part, Clamp) and _counts_from_data(part.arg * factor, step) for part, factor in index.terms)
+    own = index.coefficient(step) == 1 and bool(indirects(index - step))
+    return own or any(isinstance(p, Clamp) and _counts_from_data(p.arg * f, step) for p, f in index.terms)
 
 
 def ending_guards(reduction: Reduction) -> list[Guard]:
