@@ -177,7 +177,7 @@ class DataEnd:
 
 
 def data_end(reduction: Reduction, axes: Sequence[Var], tensors: Mapping[str, TensorType]) -> DataEnd | None:
-    """Return the end of a sum by data, which may leave it out."""
+    """Return the end of a sum by data that may omit it."""
     if not (guards := ending_guards(reduction)):
         return None
     (step,) = (axis for axis in reduction.reduce if axis.extent > 1)
