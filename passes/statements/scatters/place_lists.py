@@ -46,7 +46,7 @@ from ..prefix_scan import divide_scans
 from .scatter_rows import ScatterRows, index_tests, looked_up
 
 #: Rows that a list may have in any case, and most lists for each row.
-LIST_ROWS, MAX_LISTS_PER_ROW = 4096, 2
+LIST_ROWS, MAX_LISTS_PER_ROW = 4096, 4
 #: Factors of the sizes of tensors: elements of a part of a scan, and threads of a block, which then need no conditions.
 SCAN_PART, WHOLE_BLOCK = 1024, 256
 _ONE, _NONE = Const(1, DType.U32), Const(0, DType.U32)
