@@ -49,7 +49,7 @@ def check_reads_have_sources(group: FusedGroup) -> Iterator[VerifyError]:
     """Every read has a source.
 
     Sources are inputs, tables, earlier reductions of the segment, and shared tensors of earlier segments. Only a
-    recurrence reads its own result. Tensors in indices lie in global memory, or are rows in registers.
+    recurrence reads its own result. Tensors in indices lie in global memory, or are values in registers.
     """
     given = {*group.inputs, *group.constants}
     for number, segment in enumerate(group.segments):
@@ -58,12 +58,12 @@ def check_reads_have_sources(group: FusedGroup) -> Iterator[VerifyError]:
         parts: tuple[Part, ...] = (*segment.reductions, *segment.outputs)
         for part in parts:
             where = f"segment {number}, {quote(_name(part))}"
-            rows = {r.name for r in segment.reductions if r.along and isinstance(part, Output)}
+            values = {r.name for r in segment.reductions if isinstance(part, Output)}
             own = {part.name} if isinstance(part, Reduction) and part.along in SCAN_MODES else set[str]()
             for tensor in (t for t in tensors_read(part.body) if t not in known | own):
                 yield VerifyError(f"{where} reads {quote(tensor)}, which nothing before it computes")
             written = [i for index in _write_indices(part) for i in indirects(index)]
-            for indirect in (i for i in (*expr_indirects(part.body), *written) if i.tensor not in given | rows):
+            for indirect in (i for i in (*expr_indirects(part.body), *written) if i.tensor not in given | values):
                 yield VerifyError(f"{where}: an index reads {quote(indirect.tensor)}, which is not in global memory")
             if isinstance(part, Reduction):
                 known = known | {part.name}

@@ -22,14 +22,15 @@ def shared_launch_seconds(candidates: Sequence[Candidate], target: Target) -> fl
     They are those of its longest member, or of all its blocks if they take longer, and at least the lower bound: free
     room on a multiprocessor is no free arithmetic.
 
-    A kernel of few blocks leaves room for others. With lower occupancy, because another member needs more registers or
-    shared memory, a kernel takes proportionally longer, which is the worst case.
+    A kernel of few blocks leaves room for others. With fewer resident blocks than it would have, because another member
+    needs more registers or shared memory, a kernel takes proportionally longer, which is the worst case.
     """
     resident = min(c.features["occupancy"] for c in candidates)
     longest = whole = 0.0
     for candidate in candidates:
         work = max(0.0, candidate.score - target.launch_time)
-        work *= max(1.0, candidate.features["occupancy"] / max(1.0, resident))
+        wanted = min(candidate.features["occupancy"], -(-candidate.features["grid"] // target.NUM_SM))
+        work *= max(1.0, wanted / max(1.0, resident))
         longest = max(longest, work)
         whole += work * min(1.0, candidate.features["grid"] / (target.NUM_SM * max(1.0, resident)))
     return max(target.launch_time + max(longest, whole), shared_launch_bound(candidates, target)[0])

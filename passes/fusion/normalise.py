@@ -43,6 +43,7 @@ from ...ir import (
     Var,
     as_index,
     dtype_of,
+    expr_indirects,
     factors,
     indirects,
     is_bijection,
@@ -62,6 +63,7 @@ from ..statements import (
     constant,
     guard_factors,
     hoist_factors,
+    holds_integers,
     single_term,
     split_argument_reduction,
 )
@@ -119,7 +121,8 @@ class _Normaliser:
         needed = self._needed_statements(plain)
         places = align(needed, self.live, self.columns)
         held = frozenset(s.target for s in needed if s.combine)
-        inliner = Inliner(self.tensors, held, self.held.along)
+        sent = {i.tensor for s in needed for index in s.write for i in indirects(index)}
+        inliner = Inliner(self.tensors, held, {*self.held.along, *(sent & held)})
         reductions: list[Reduction] = []
         outputs: list[Output] = []
         registers: dict[str, Expr] = {}  # replacement of reads of a reduced tensor
@@ -196,6 +199,8 @@ class _Normaliser:
         rows = places.row_vars(statement.reduce)
         body = inliner.inline(statement.body)
         body = self._resolve(substitute_expr(body, {**values, **places.rows(statement.reduce)}), places, registers)
+        if any(i.held for i in expr_indirects(body)):
+            raise FusionError(f"{statement.target} is a reduction of elements whose places are values of the instance")
         dtype = self.tensors[statement.target].dtype
         if reductions and (term := single_term(body, statement, rows)) is not None:
             registers[statement.target] = term if dtype_of(term, self.tensors) is dtype else Cast(dtype, term)
@@ -328,8 +333,9 @@ class _Normaliser:
                 return None
             own, value = self._own_guards(primary.tensor, parts, places), registers[primary.tensor]
             value = value.arg if isinstance(value, Cast) else value
-            if own or not isinstance(value, Read):
-                raise FusionError(f"{primary.tensor} is an index, so it has to be the value of a row")
+            dtype = self.tensors[primary.tensor].dtype
+            if own or not isinstance(value, Read) or not holds_integers(dtype, self.tensors[value.tensor].dtype):
+                raise FusionError(f"{primary.tensor} is an index, so it has to be a value of the instance")
             return evolve(primary, tensor=value.tensor, held=True).with_parts(value.indices)
 
         return lambda index: map_primaries(index, change) if indirects(index) else index

@@ -180,12 +180,13 @@ class DataEnd:
 
 
 def data_end(reduction: Reduction, axes: Sequence[Var], tensors: Mapping[str, TensorType]) -> DataEnd | None:
-    """Return the end of a sum that data begin and end."""
-    guards = ending_guards(reduction)
-    if not guards:
+    """Return the end of a sum by data that may omit it."""
+    if not (guards := ending_guards(reduction)):
         return None
     (step,) = (axis for axis in reduction.reduce if axis.extent > 1)
     used = frozenset(axes) & frozenset[Var]().union(*(variables(guard.index) for guard in guards))
+    if any(isinstance(p, Clamp) and f == -step.extent for guard in guards for p, f in guard.index.terms):
+        return DataEnd(used, 1.0)
     rows = max(_begun_rows(reduction.body, step, tensors), default=0)
     return DataEnd(used, rows / prod(a.extent for a in used)) if rows else None
 

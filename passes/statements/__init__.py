@@ -9,7 +9,16 @@ from .gather_to_slice import (
     tensors_looked_up,
 )
 from .hoisted_factors import guard_factors, hoist_factors
-from .inline import FusionError, Inliner, apply_guards, constant, issue_slots, node_count, split_argument_reduction
+from .inline import (
+    FusionError,
+    Inliner,
+    apply_guards,
+    constant,
+    holds_integers,
+    issue_slots,
+    node_count,
+    split_argument_reduction,
+)
 from .integer_facts import IntegerFact, fact_of_array, integer_facts
 from .lone_pieces import separate_lone_pieces
 from .match import DefinedElement, Match

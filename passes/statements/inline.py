@@ -246,7 +246,7 @@ class Inliner:
             return read
         value, dtype = substitute_expr(pieces[0].body, inverse.values), self.tensors[read.tensor].dtype
         value = value.arg if isinstance(value, Cast) else value
-        if not isinstance(value, Read) or value.guards or not _holds_integers(dtype, self.tensors[value.tensor].dtype):
+        if not isinstance(value, Read) or value.guards or not holds_integers(dtype, self.tensors[value.tensor].dtype):
             return read
         return self._copy_source(value)
 
@@ -355,7 +355,7 @@ def issue_slots(*bodies: Expr) -> int:
     return sum(found.values())
 
 
-def _holds_integers(wide: DType, narrow: DType) -> bool:
+def holds_integers(wide: DType, narrow: DType) -> bool:
     """Return whether a type has the integers of another one."""
     limits, own = wide.element, narrow.element
     return wide.is_int and narrow.is_int and limits.lowest <= own.lowest and own.highest <= limits.highest

@@ -271,6 +271,11 @@ def test_a_kernel_pays_for_room_that_another_takes() -> None:
     assert launch_seconds(launch(light, heavy), GPU) > 2 * 50e-6
 
 
+def test_few_blocks_need_no_room_that_another_takes() -> None:
+    light, heavy = candidate(5e-6, 132 * 2, 8), candidate(2e-6, 132, 2)
+    assert launch_seconds(launch(light, heavy), GPU) < 5e-6 + 2e-6
+
+
 def test_a_record_of_a_launch_covers_all_members() -> None:
     """Twelve long kernels fill the machine.
 

@@ -16,10 +16,12 @@ from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
-from cuts.ir import DType, TensorType
+from cuts.ir import DType, FusedGroup, TensorType
 from cuts.ir.compiled import CompileOptions
 from cuts.ops import Registry, evaluate
+from cuts.passes.fusion.normalise import normalise
 from cuts.passes.fusion.programs import build_programs
+from cuts.passes.geometry import data_end
 from cuts.passes.statements.scatters import (
     deterministic_scatter,
     make_scatters_deterministic,
@@ -165,13 +167,27 @@ def test_the_work_of_sorted_rows_is_linear(monkeypatch: pytest.MonkeyPatch) -> N
     program = Registry.builtin()["scatter_nd"].instantiate(operands, {"reduction": "add"}).program
     own = [s.target for s in make_scatters_deterministic(program).statements]
     passes, lists = (sum(f".{kind}" in name for name in own) for kind in ("digit", "lists"))
-    assert (passes, lists) in ((2, 0), (0, 2)), "a pass for eight bits of places, or one over lists"
+    assert (passes, lists) in ((2, 0), (0, 3)), "a pass for eight bits of places, or one over lists"
     assert not any("size" in name for name in own), "no row is counted in integers"
 
 
 def test_chunks_and_their_rows_share_no_loop() -> None:
-    operands = [TensorType(DType.F32, (5, 2)), TensorType(DType.I64, (64, 1)), TensorType(DType.F32, (64, 2))]
+    operands = [TensorType(DType.F32, (5, 2)), TensorType(DType.I64, (128, 1)), TensorType(DType.F32, (128, 2))]
     program = Registry.builtin()["scatter_nd"].instantiate(operands, {"reduction": "add"}).program
     sums = {s.target.split(".")[-1]: s.reduce for s in make_scatters_deterministic(program).statements if s.reduce}
-    assert sums["total"][0].extent == 8, "rows of a chunk, as many as there are chunks"
+    assert sums["total"][0].extent == 16, "rows of two chunks, as many as there are chunks"
     assert sums["before"][0].extent != sums["total"][0].extent
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16], ids=str)
+def test_sums_end_with_their_rows(dtype: DType) -> None:
+    operands = [TensorType(dtype, (64, 4)), TensorType(DType.I64, (128, 1)), TensorType(dtype, (128, 4))]
+    program = Registry.builtin()["scatter_nd"].instantiate(operands, {"reduction": "add"}).program
+    made = make_scatters_deterministic(program)
+    for name, terms in (("total", 2.0), ("part", 1.0)):
+        (own,) = (s for s in made.statements if s.target.endswith(f".{name}"))
+        group = normalise([own], made.tensors, (own.target,))
+        assert isinstance(group, FusedGroup)
+        (segment,) = group.segments
+        end = data_end(segment.reductions[0], segment.axes, group.tensors)
+        assert end is not None and end.terms == terms

@@ -9,7 +9,7 @@ most, so that ranks take at most T steps a row, and neighbours with one place ar
     list[e] = start + sum[f < e] length[f]                      where list e begins; rows follow from `start` on
     scatter append list[bucket[j] + 1] = j                      where list e ends, and its rows
     rank[t] = sum[i < T] (1 if list[begin + i] < list[start + t] and begin + i < end else 0)
-    order[begin - start + rank[t]] = list[start + t]
+    scatter one order[begin - start + rank[t]] = list[start + t]
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class PlaceLists:
 
     @property
     def start(self) -> int:
-        """First element of all lists in their tensor."""
-        return (self.places + 1) * self.shares + 1
+        """Beginning of all lists, after whole parts of a scan."""
+        return -(-((self.places + 1) * self.shares + 1) // SCAN_PART) * SCAN_PART
 
     @property
     def end(self) -> int:
@@ -84,11 +84,8 @@ class PlaceLists:
 
     @property
     def size(self) -> int:
-        """Elements of the tensor of lists.
-
-        They are whole parts of a scan, with room for the longest list after each.
-        """
-        return -(-(self.end + self.longest) // SCAN_PART) * SCAN_PART
+        """Size of the tensor of lists, with room after the last one."""
+        return self.end + self.longest
 
     def begin(self, place: Index) -> Index:
         """Return where the rows of a place begin in the order."""
@@ -122,8 +119,9 @@ def list_places(statement: Statement, rows: ScatterRows, index: DefUse) -> tuple
     ranked = -(-count // WHOLE_BLOCK) * WHOLE_BLOCK
     found = PlaceLists(add("order", count), add("bucket", count), "", count, places, shares)
     found = evolve(found, lists=add("lists", found.size))
-    length, ahead = (add(name, found.size) for name in ("length", "ahead"))
-    j, e, f = Var("j", count), Var("e", found.size), Var("f", found.size)
+    length, ahead = (add(name, found.start) for name in ("length", "ahead"))
+    j, e, f = Var("j", count), Var("e", found.start), Var("f", found.start)
+    rest = Var("r", found.size - found.start)
     own = looked_up(found.bucket, (as_index(j),), found.start - 1) + 1
     counted = InRange((Guard(as_index(e) - f, 1, e.extent),))
     before = Call("select", (counted, Read(length, (as_index(f),)), _NONE))
@@ -133,30 +131,28 @@ def list_places(statement: Statement, rows: ScatterRows, index: DefUse) -> tuple
     start = Call("add", (Read(ahead, (as_index(e),)), Const(found.start, DType.U32)))
     return found, [
         _buckets(rows, found, index),
+        Statement(found.lists, (rest,), (as_index(rest) + found.start,), _NONE),
         Statement(length, (j,), (own,), _ONE, into="sum"),
         *scanned.statements,
         Statement(found.lists, (e,), (as_index(e),), start),
         Statement(found.lists, (j,), (own,), IndexValue(as_index(j), DType.U32), into=APPEND),
-        *_ranks(found, Var("i", found.longest), add("rank", ranked), add("near", ranked), index),
+        *_ranks(found, add("rank", ranked), ranked),
     ]
 
 
-def _ranks(found: PlaceLists, i: Var, rank: str, near: str, index: DefUse) -> Iterator[Statement]:
-    """Yield the statements of the places of rows in the order; ranks beyond the last row are those of the last row."""
-    t = Var("t", index.types[rank].size)
-    here, last = as_index(t), clamp(as_index(t), 0, found.count - 1) + found.start
-    own, row = Read(found.lists, (last,)), looked_up(found.lists, (last,), found.count)
-    number = looked_up(found.bucket, (row,), found.start - 1)
+def _ranks(found: PlaceLists, rank: str, ranked: int) -> Iterator[Statement]:
+    """Yield the statements of the places of rows in the order; ranks beyond the last row have none."""
+    t, i = Var("t", ranked), Var("i", found.longest)
+    last, beyond = clamp(as_index(t), 0, found.count - 1), clamp(as_index(t) - found.count + 1, 0, 1)
+    own = Read(found.lists, (last + found.start,))
+    number = looked_up(found.bucket, (looked_up(found.lists, (last + found.start,), found.count),), found.start - 1)
     begin, end = (looked_up(found.lists, (n,), found.end + 1) for n in (number, number + 1))
     inside = InRange((Guard(begin + i - end, -found.size, 0),))
-    other = Read(found.lists, (begin + i,))
-    earlier = Call("select", (inside, Call("select", (Call("lt", (other, own)), _ONE, _NONE)), _NONE))
-    yield Statement(rank, (t,), (here,), earlier, (i,), "sum")
-    place = Call("add", (IndexValue(found.list_begin(number), DType.U32), Read(rank, (here,))))
-    yield Statement(near, (t,), (here,), place)
-    j = Var("j", found.count)
-    row_there = Read(found.lists, (as_index(j) + found.start,))
-    yield Statement(found.order, (j,), (looked_up(near, (as_index(j),), found.count),), row_there, into=ONE_ARRIVAL)
+    earlier = Call("lt", (Read(found.lists, (begin + i,)), own))
+    counted = Call("select", (inside, Call("select", (earlier, _ONE, _NONE)), _NONE))
+    yield Statement(rank, (t,), (as_index(t),), counted, (i,), "sum")
+    place = found.list_begin(number) + looked_up(rank, (as_index(t),), found.longest) + beyond * found.count
+    yield Statement(found.order, (t,), (place,), own, into=ONE_ARRIVAL)
 
 
 def _buckets(rows: ScatterRows, found: PlaceLists, index: DefUse) -> Statement:

@@ -7,18 +7,17 @@ depend on the order of arrival.
     scatter sum y[at[j], k] = u[j, k]
       ->  y[v, k] = sum[i] (u[order[begin[v] + i], k] if begin[v] + i < begin[v + 1] else 0)
 
-Many rows may have one place, which no thread adds up alone. So the order is cut into chunks of C rows. A chunk adds up
-its last rows, where the next chunk goes on with their place; an element adds its chunks, and its rows in its last one.
+Many rows may have one place, which no thread adds up alone. So the order is cut into chunks of C rows. A chunk whose
+rows all have one place adds them up; an element adds its whole chunks, and its rows before and after these.
 
-    from[c] = max(begin[place of row order[C*c + C]], C*c)
-    part[c, k] = sum[i < C] (u[order[from[c] + i], k] if from[c] + i < C*c + C else 0)
-    y[v, k] = sum[c] (part[first[v] + c, k] if first[v] + c < last[v] else 0)
-            + sum[i < C] (u[order[tail[v] + i], k] if tail[v] + i < begin[v + 1] else 0)
+    part[c, k] = sum[i < C] (u[order[C*c + i], k] if end[place of row order[C*c]] >= C*c + C else 0)
+    y[v, k] = sum[c] (part[ceil(begin[v] / C) + c, k] if ceil(begin[v] / C) + c < end[v] // C else 0)
+            + sum[i < 2 C] (u[order[begin[v] + i, or beyond the whole chunks], k] if one is left else 0)
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from math import prod
 
 from attrs import field, frozen
@@ -29,7 +28,6 @@ from ....ir import (
     Expr,
     Guard,
     Index,
-    IndexValue,
     Indirect,
     Read,
     Statement,
@@ -41,7 +39,6 @@ from ....ir import (
     linearise,
     row_major,
     substitute_expr,
-    variables,
 )
 from ..def_use import DefUse
 from ..match import Match
@@ -50,7 +47,7 @@ from ..rewriter import RewriteRule
 from .ordered_rows import OrderedRows, order_of_rows, ordered_place
 from .place_lists import PlaceLists, list_places
 from .place_order import order_places
-from .scatter_rows import ScatterRows, element_of, looked_up
+from .scatter_rows import ScatterRows, element_of
 
 #: Least elements that arrive, and least of a row, where an order of places pays, and least where they are in order.
 MIN_SORTED_ELEMENTS, MIN_SORTED_ROW, MIN_ORDERED_ELEMENTS = 1 << 21, 16, 1 << 16
@@ -58,7 +55,7 @@ MIN_SORTED_ELEMENTS, MIN_SORTED_ROW, MIN_ORDERED_ELEMENTS = 1 << 21, 16, 1 << 16
 MIN_DIGIT_ROWS = 1 << 18
 #: Exponents of the rows of a chunk, and of the elements of a tensor that has work for all threads: chunks are shorter
 #: where it has fewer.
-CHUNK_BITS, MIN_CHUNK_BITS, FULL_BITS = 7, 4, 19
+CHUNK_BITS, MIN_CHUNK_BITS, FULL_BITS = 7, 4, 20
 
 
 @frozen
@@ -160,37 +157,25 @@ class _SortedSum:
         axes, write = element_of(self._type)
         place = linearise([write[n] for n in self.rows.dims], row_major(self.rows.extents))
         begin, end = self.order.begin(place), self.order.end_of(place)
-        last = clamp(end - 1, 0, self.rows.count - 1) // self._chunk
-        tail = begin
-        if self._chunks:
-            first = begin + clamp(last * self._chunk - begin, 0, self.rows.count)
-            tail = yield from self._hoist("tail", first, axes, place)
-        step, total = Var("i", min(self._chunk, self.rows.count)), self._add("total", self._wide, self._type.shape)
-        yield self._sum(total, axes, write, self._term(terms, tail + step, end), step)
+        first, chunks = (begin + self._chunk - 1) // self._chunk, self._chunks
+        whole = clamp(end // self._chunk - first, 0, chunks)
+        step, total = Var("i", min(2 * self._chunk, self.rows.count)), self._add("total", self._wide, self._type.shape)
+        skipped, after = whole * self._chunk, clamp(begin + step - first * self._chunk + 1, 0, 1) * self.rows.count
+        number = begin + step + skipped - clamp(skipped - after, 0, self.rows.count) if chunks else begin + step
+        left = Guard(begin + step + skipped - end, -2 * self.rows.count, 0)
+        yield self._sum(total, axes, write, self._row(terms, number, left), step)
         result: Expr = Read(total, write)
-        if self._chunks:
-            parts = self._add("part", self._wide, (self._chunks, *(axis.extent for axis in self.columns)))
+        if chunks:
+            parts = self._add("part", self._wide, (chunks, *(axis.extent for axis in self.columns)))
             yield from self._chunk_sums(parts, terms)
             before = self._add("before", self._wide, self._type.shape)
-            c = Var("c", self._chunks + (self._chunks == self._chunk))  # sums of one extent would share a loop's end
-            number = begin // self._chunk + c
-            counted = Guard(number - last, -self.rows.count, 0)
-            part = Read(parts, (clamp(number, 0, self._chunks - 1), *map(as_index, self.columns)), (counted,))
+            c = Var("c", chunks + (chunks == step.extent))  # sums of one extent would share a loop's end
+            counted = Guard(as_index(c) - whole, -chunks, 0)
+            part = Read(parts, (clamp(first + c, 0, chunks - 1), *map(as_index, self.columns)), (counted,))
             yield self._sum(before, axes, write, part, c)
             result = Call("add", (Read(before, write), result))
         result = self.index.convert(result, self._type.dtype)
         yield Statement(self.statement.target, axes, write, result, span=self.statement.span)
-
-    def _hoist(self, name: str, value: Index, axes: Sequence[Var], place: Index) -> Generator[Statement, None, Index]:
-        """Return an index that is computed once for each place where digits order many rows; yield its statement."""
-        if not (isinstance(self.order, OrderedRows) and self.order.order):
-            return value
-        found, own = (
-            self._add(name, DType.U32, (place.bounds()[1] + 1,)),
-            tuple(v for v in axes if v in variables(place)),
-        )
-        yield Statement(found, own, (place,), IndexValue(value, DType.U32), span=self.statement.span)
-        return looked_up(found, (place,), value.bounds()[1] + 1)
 
     def _numbered_rows(self, terms: str) -> Iterator[Statement]:
         """Yield the rows numbered by one axis, a view where they lie so."""
@@ -201,19 +186,19 @@ class _SortedSum:
         axes = (row, *self.columns)
         yield Statement(terms, axes, tuple(map(as_index, axes)), body, span=self.statement.span)
 
-    def _term(self, terms: str, number: Index, end: Index) -> Read:
-        """Return an element of the row at a place of the order, 0 from an end on."""
-        at = (self.order.row(number), *map(as_index, self.columns))
-        return Read(terms, at, (Guard(number - end, -self.rows.count, 0),))
+    def _row(self, terms: str, number: Index, guard: Guard) -> Read:
+        """Return an element of the row at a place of the order, 0 where a guard fails."""
+        return Read(terms, (self.order.row(number), *map(as_index, self.columns)), (guard,))
 
     def _chunk_sums(self, parts: str, terms: str) -> Iterator[Statement]:
-        """Yield the sums of chunks: those of their last rows that have the place of the next one's first."""
+        """Yield the sums of chunks whose rows have one place."""
         chunk, step = Var("c", self._chunks), Var("i", self._chunk)
         first = as_index(chunk) * self._chunk
-        after = first + self._chunk
-        begin = self.order.begin(self.order.place_at(after))
-        moved = first + clamp(begin - first, 0, self._chunk)
-        start = yield from self._hoist("from", moved, (chunk,), as_index(chunk))
-        number = start + step
+        left = self.order.end_of(self.order.place_at(first)) - first
+        # Sums without terms are left out where a place has few rows in the mean.
+        seldom = self.rows.count < prod(self.rows.extents) * self._chunk
+        sent = as_index(step) - clamp(left - self._chunk + 1, 0, 1) * self._chunk
+        guard = Guard(sent, -self._chunk, 0) if seldom else Guard(left, self._chunk, self.rows.count + 1)
         axes = (chunk, *self.columns)
-        yield self._sum(parts, axes, tuple(map(as_index, axes)), self._term(terms, number, after), step)
+        term = self._row(terms, first + step, guard)
+        yield self._sum(parts, axes, tuple(map(as_index, axes)), term, step)
