@@ -92,6 +92,14 @@ def test_the_documents_state_the_whole_spaces() -> None:
     assert "{}, {}, {} and {} times, with rank correlations of {}, {}, {} and {}".format(*means, *ranks) in text
 
 
+def test_fusion_states_the_gap_of_greedy_partitions() -> None:
+    ratios = [ratio for row in read_table("deepcuts", find_table("deepcuts", "gap")) for ratio in row["ratios"]]
+    text = " ".join((ROOT / "docs" / "fusion.md").read_text(encoding="utf-8").split())
+    optimal, worst = sum(ratio <= 1.0 + 1e-4 for ratio in ratios), f"{100 * max(ratios) - 100:.1f} %"
+    assert f"Of {len(ratios)} subgraphs of real models the greedy path is optimal for {optimal}" in text
+    assert f"and at most {worst} slower" in text
+
+
 def test_fusion_states_the_routines_of_tuned_plans() -> None:
     rows = [r for r in read_rows(RESULTS / "evaluation.json") if r["system"] == "cuts mixed" and not is_stale(r)]
     routines = [sum(row["libraries"].values()) for row in rows if row.get("libraries")]
