@@ -108,11 +108,11 @@ class _Bounding:
         statements = [self._statement(each) for each in parts]
         tensors = dict(first.tensors)
         statements = self._count_from_start(statements, tensors)
-        used = {tensor for s in statements for tensor in s.tensors_read} - set(tensors)
         statements = self._join_statements(statements)
+        used = {tensor for s in statements for tensor in s.tensors_read} - set(tensors)
         extra = tuple(source.tensor for source in self.unifier.inputs.values() if source.tensor in used)
         tensors |= {name: TensorType(DType.I32, ()) for name in extra}
-        results = {name: self.layouts[name] for name in first.outputs}
+        results = {name: self.layouts.get(name) or self._prefixes(name) for name in first.outputs}
         if tuple(statements) == first.statements:
             return first, results
         confined = tuple(self._confine_reads(statement, tensors) for statement in statements)

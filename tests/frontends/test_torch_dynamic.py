@@ -130,3 +130,21 @@ def test_sizes_share_plans_that_update_a_cache(builds: list[Any]) -> None:
             torch.testing.assert_close(call(x), expected(x), rtol=1e-3, atol=1e-4)
             assert torch.equal(model.rows, expected.rows) and model.position == expected.position
     assert len(builds) == 3
+
+
+#: Functions and arguments at a size: dims of 0, joined dims, numbers without bounds, even sizes.
+VARYING: dict[str, tuple[Any, Any]] = {
+    "nothing": (lambda a: (a.sum(0), a * 2), lambda n: (torch.ones(0, n),)),
+    "joined": (lambda a, b: torch.cat([a, b]).softmax(0), lambda n: (torch.randn(n, 3), torch.randn(n + 1, 3))),
+    "number": (lambda a, k: a * k + a.shape[0], lambda n: (torch.randn(n, 3), n + 2)),
+    "even": (lambda a: a.view(-1, 2).t().reshape(-1), lambda n: (torch.randn(2 * n),)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VARYING)
+def test_buckets_serve_or_leave_sizes(name: str, builds: list[Any]) -> None:
+    function, arguments = VARYING[name]
+    call = torch.compile(function, backend=torch_backend.cuts_backend, dynamic=True, options={"buckets": True})
+    for size in (5, 7):
+        given = arguments(size)
+        torch.testing.assert_close(call(*given), function(*given), rtol=1e-3, atol=1e-4)

@@ -110,7 +110,10 @@ class BucketedModule:
             return make_boxed_func(part.forward)
 
         with tracing(TracingContext(mode)), torch.no_grad(), decompose_layers():
-            apply_autograd(self.module, examples, note)
+            try:
+                apply_autograd(self.module, examples, note)
+            except Exception as error:  # of any kind: tracing runs the operations, at sizes that a guard may exclude
+                raise CutsError(f"PyTorch cannot trace the graph at sizes {dict(sizes)}: {error}") from error
         if len(graphs) != 1 or not all(map(_is_dense, _results(graphs[0]))):
             raise CutsError("the graph has views as results")
         return graphs[0]
@@ -196,7 +199,8 @@ def _range(symbol: Any, examples: Sequence[Any]) -> tuple[int, int]:
     if known is None:
         return 1, MAX_SIZE
     bounded = known.upper.is_Integer and int(known.upper) < MAX_SIZE
-    return max(1, int(known.lower)), int(known.upper) if bounded else MAX_SIZE
+    low = max(1, int(known.lower)) if known.lower.is_Integer else 1
+    return low, int(known.upper) if bounded else MAX_SIZE
 
 
 def _example_at(shape: Sequence[Any], sizes: Mapping[str, int], argument: Any) -> Any:
