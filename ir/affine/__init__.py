@@ -41,5 +41,6 @@ from .index import (
 from .invert import Inverse, invert
 from .ranges import confine, is_injective, proven, ranges
 from .solve import is_bijection, solve
+from .tables import straight_index, table_index
 from .traversal import indirects, map_primaries, primaries, rename_index, steps_of, substitute, variables
 from .values import Values, evaluate, index_value

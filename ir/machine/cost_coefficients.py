@@ -93,10 +93,10 @@ class CostCoefficients:
     Where reduction threads multiply, a batch of loads in flight takes `streamed` latencies of DRAM, which sustains the
     share `streamed_dram` of its bandwidth; `streamed_overlap` is the power in which times add up there.
 
-    Clusters: a block begins in `cluster_block` latencies of DRAM and exchanges in `cluster_exchange`, issues for
-    `cluster_issue` times its slots, `cluster_hiding` more where one warp is resident; an access takes `cluster_access`
-    clocks of an SM, one to shared memory `cluster_shared`. L2 traffic takes `cluster_l2` times its own time, that of
-    DRAM `cluster_alone` times where a block is alone.
+    Clusters: a block begins in `cluster_block` latencies of DRAM, exchanges in `cluster_exchange`, and issues for
+    `cluster_issue` times its slots, `cluster_hiding` more where one warp is resident, less `cluster_copied` of a first
+    loop beside copies. An access takes `cluster_access` clocks of an SM, one to shared memory `cluster_shared`; L2
+    traffic `cluster_l2` times its own time, that of DRAM `cluster_alone` times where a block is alone.
 
     Column sums: a tile waits `column_sums` latencies of DRAM for its sums, without a ring `column_rows` more for its
     rows, and issues for `column_issue` times its slots, with a ring `column_ring_issue` times. `column_power` is the
@@ -196,6 +196,7 @@ class CostCoefficients:
     cluster_block: float = 0.19
     cluster_exchange: float = 0.45
     cluster_issue: float = 0.92
+    cluster_copied: float = 0.9
     cluster_hiding: float = 4.8
     cluster_access: float = 1.7
     cluster_shared: float = 2.1

@@ -13,8 +13,7 @@ copies are complete at the `MbarrierWait` for their phase, for every thread that
 
 Intervals are bounds, so a report may be no race, but no race between phases is missed. The shares of a phase guarantee
 that its own threads write different elements by one access; of several writes, elements are listed where their
-intervals overlap. Elements that are read and written at one
-address, over the same shares, belong to one thread each.
+intervals overlap. Elements that are read and written at one address, over the same shares, belong to one thread each.
 """
 
 from __future__ import annotations
@@ -351,14 +350,16 @@ class _Walk:
 
     def _read(self, access: SharedAccess, span: Extent, in_place: bool) -> None:
         written = (*self.writes, *self.combined)
-        rivals = [f"phase {w.phase} wrote since the last barrier" for w in written if span.overlaps(w)]
+        own = span.own is not None and any(w.own == span.own for w in written)  # written by the reader
+        others = [w for w in written if w.own is None or w.own != span.own]
+        rivals = [f"phase {w.phase} wrote since the last barrier" for w in others if span.overlaps(w)]
         rivals += [f"phase {c.phase} may still be copying" for c in self._copying() if span.overlaps(c)]
         if in_place:
             unseen = (w for w in (*self.unfenced, *self.hidden) if span.overlaps(w))
             rivals += [f"phase {w.phase} wrote without a fence for products" for w in unseen]
         for rival in rivals:
             self._report(f"phase {span.phase} reads {span.text} that {rival}")
-        if not rivals:
+        if not rivals and not own:
             self._check_initialised(access, span)
         (self.products[-1] if in_place else self.reads).append(span)
 

@@ -65,7 +65,7 @@ class RowPart:
     """Consecutive trips over a row.
 
     `step` numbers them, `start` is the row's element that a trip begins with, `staged` are the reads that shared memory
-    serves. `before` comes before the trips, `inside` begins each.
+    serves. `before` comes before the trips, `inside` begins each, `after` follows them.
     """
 
     step: Var
@@ -73,12 +73,14 @@ class RowPart:
     staged: dict[Expr, Value]
     before: tuple[Item, ...] = ()
     inside: tuple[Item, ...] = ()
+    after: tuple[Item, ...] = ()
 
     def items(self, phase: Phase) -> Iterator[Item]:
         """Yield the part's items, one phase per trip."""
         body = (*self.inside, phase)
         yield from self.before
         yield from (Loop(self.step, body),) if self.step.extent > 1 else body
+        yield from self.after
 
 
 def row_parts(state: SegmentState, bodies: Sequence[Expr], dim: ReduceDim, local: Var, name: str) -> list[RowPart]:
@@ -117,8 +119,10 @@ def _kept_part(
     asynchronous = any(phase.asynchronous for phase in phases)
     body = (*phases, *((Commit(),) if asynchronous else ()))
     before: tuple[Item, ...] = (Loop(filling, body),) if filling.extent > 1 else body
-    # An empty group in each trip keeps the number of groups in flight the same from the first trip to the last.
-    return RowPart(step, start, staged, before, (*((Commit(), Wait(step.extent)) if asynchronous else ()), Barrier()))
+    # An empty group in each trip keeps the number of groups in flight the same from the first trip to the last. Threads
+    # read their own copies.
+    inside = (Commit(), Wait(step.extent)) if asynchronous else ()
+    return RowPart(step, start, staged, before, inside, (Barrier(),))
 
 
 def _buffer(state: SegmentState, read: Read, elements: int, number: int) -> SharedBuffer:

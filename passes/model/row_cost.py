@@ -6,7 +6,7 @@ for its rows; the blocks of an SM share its issue slots:
     time = begin + (DRAM^p + (waves * tiles * (latency^q + (blocks * issue)^q)^(1/q))^p)^(1/p)
 
 In clusters an SM issues for its blocks, begins each of them and waits for its exchanges, one of its resident blocks
-for DRAM:
+for DRAM; it issues for the first trips over a row in shared memory while DRAM moves the others:
 
     time = L2 + alone * DRAM / resident + blocks * (begin + exchanges) + issue + accesses
 """
@@ -49,6 +49,8 @@ def cluster_seconds(features: Features, resident: Count, moved: tuple[Count, Cou
     warps = resident * ceil_div(features.threads, target.warp_size)
     slots = features.issue + costs.loop * features.rounds * features.threads
     issue = costs.cluster_issue * slots * (1.0 + costs.cluster_hiding / warps) / target.issue_per_clock
+    hidden = costs.cluster_copied / (1.0 + features.exchanged)
+    issue = issue * (1.0 - np.where(np.greater(features.shared_loads, 0), hidden, 0.0))
     accesses = costs.cluster_access * (features.direct * features.threads + features.stores)
     accesses = accesses + costs.cluster_shared * features.shared_loads
     work = blocks * (begin + (issue + accesses) / target.warp_size / target.clock)

@@ -8,7 +8,8 @@ are workspaces; the second one combines these states in a fixed order and applie
            m[i] = max_p n[p, i];   t[i] = sum_p exp(n[p, i] - m[i]) * s[p, i]
            y[i, f] = (sum_p exp(n[p, i] - m[i]) * x[p, i, f]) / t[i]
 
-A row that is -inf throughout a part has other elements elsewhere: 0 is subtracted for such a maximum.
+A row that is -inf throughout a part has other elements elsewhere: 0 is subtracted for such a maximum. The last block of
+a head that arrives could combine its states in the first kernel: tokens of decoders take 0.999 to 1.006 times as long.
 """
 
 from __future__ import annotations

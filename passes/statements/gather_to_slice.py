@@ -5,7 +5,7 @@ table, the element that is read is an affine function of the axes, so that it fu
 
     y[i, j] = x[t[i, j]]  with  t = [[0, 1, 2], [2, 3, 4]]   ->   y[i, j] = x[2*i + j]
 
-Windows, diagonals and strided picks are often written so, borders and rolled images too (`table_indices`). Negative
+Windows, diagonals and strided picks are often written so, borders and rolled images too (`ir.affine.tables`). Negative
 integers count from the end, as in any lookup; a table with an integer out of range stays.
 
 Integers that were only moved are looked up in the source of the copy: several of them side by side, as coordinates of
@@ -52,8 +52,8 @@ from ...ir import (
     solve,
     substitute,
 )
+from ...ir.affine import straight_index, table_index
 from .inline import constant
-from .table_indices import straight_index, table_index
 from .units import Unit
 
 #: Fewest elements of a table that is compared with conditions.

@@ -13,7 +13,7 @@ from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
-from cuts.ir.affine import Var, as_index
+from cuts.ir.affine import Var, as_index, table_index
 from cuts.ir.affine import evaluate as evaluate_index
 from cuts.ir.compiled import CompileOptions
 from cuts.ir.statement import Program
@@ -22,7 +22,6 @@ from cuts.ops.reference import evaluate
 from cuts.passes.fusion.fold_units import drop_unused, fold_units
 from cuts.passes.fusion.programs import build_programs
 from cuts.passes.statements.gather_to_slice import fold_gathers, tensors_looked_up
-from cuts.passes.statements.table_indices import table_index
 from cuts.tests.amounts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -15,17 +15,16 @@ from cuts.ir.segment import FusedGroup
 from cuts.ir.text import parse_ir, print_ir
 from cuts.ops import Registry
 from cuts.passes.costs.evaluators import Roofline
+from cuts.passes.fusion.grouping.combine_partitions import combine_partitions, places
 from cuts.passes.fusion.grouping.group_builder import GroupBuilder
 from cuts.passes.fusion.grouping.groups import Group, form_key, rename_group
 from cuts.passes.fusion.grouping.optimal_partition import optimal_partition
 from cuts.passes.fusion.grouping.partition import (
     algorithm_1,
-    combine_partitions,
     fuse_all,
     improve,
     neighbours,
     partition,
-    places,
 )
 from cuts.passes.fusion.grouping.partitioner import Owners, Partitioner
 from cuts.passes.fusion.legality import Policy

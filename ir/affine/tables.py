@@ -12,14 +12,15 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ...ir import Array, Index, Var, as_index, index_value, substitute
-from ...ir.affine import clamp
+from .index import Index, Var, as_index, clamp
+from .traversal import substitute
+from .values import Values, index_value
 
 #: Most places where a table bends: more take more instructions than a load.
 MAX_BENDS = 2
 
 
-def straight_index(table: Array, places: Sequence[Index]) -> Index | None:
+def straight_index(table: Values, places: Sequence[Index]) -> Index | None:
     """Return the affine index of a table at some places.
 
     The result is None where its elements do not step evenly.
@@ -28,7 +29,7 @@ def straight_index(table: Array, places: Sequence[Index]) -> Index | None:
     return _at(table, _straight(table, axes, (0,) * table.ndim), axes, places)
 
 
-def table_index(table: Array, places: Sequence[Index]) -> Index | None:
+def table_index(table: Values, places: Sequence[Index]) -> Index | None:
     """Return the index with the elements of a table at some places.
 
     The result is None where no form has them.
@@ -38,11 +39,11 @@ def table_index(table: Array, places: Sequence[Index]) -> Index | None:
     return next((index for index in found if index is not None), None)
 
 
-def _axes(table: Array) -> tuple[Var, ...]:
+def _axes(table: Values) -> tuple[Var, ...]:
     return tuple(Var(f"t{dim}", extent) for dim, extent in enumerate(table.shape))
 
 
-def _candidates(table: Array, axes: Sequence[Var]) -> Iterator[Index]:
+def _candidates(table: Values, axes: Sequence[Var]) -> Iterator[Index]:
     yield _straight(table, axes, (0,) * table.ndim)
     low, high = int(table.min()), int(table.max())
     middle = tuple(max(0, extent // 2 - 1) for extent in table.shape)
@@ -56,7 +57,7 @@ def _candidates(table: Array, axes: Sequence[Var]) -> Iterator[Index]:
             yield clamp(_bent(table, axes[0], bends.tolist()), low, high)
 
 
-def _straight(table: Array, axes: Sequence[Var], corner: tuple[int, ...]) -> Index:
+def _straight(table: Values, axes: Sequence[Var], corner: tuple[int, ...]) -> Index:
     """Return the affine index with the steps of a table from one of its elements to the next ones."""
     index = Index(int(table[corner]))
     for dim, axis in enumerate(axes):
@@ -66,7 +67,7 @@ def _straight(table: Array, axes: Sequence[Var], corner: tuple[int, ...]) -> Ind
     return index
 
 
-def _bent(table: Array, axis: Var, bends: Sequence[int]) -> Index:
+def _bent(table: Values, axis: Var, bends: Sequence[int]) -> Index:
     """Return the index that follows the longest straight part of a table, and bends at its ends."""
     ends = [0, *bends, len(table) - 1]
     longest = max(range(len(ends) - 1), key=lambda n: ends[n + 1] - ends[n])
@@ -81,7 +82,7 @@ def _bent(table: Array, axis: Var, bends: Sequence[int]) -> Index:
     return index
 
 
-def _at(table: Array, index: Index, axes: Sequence[Var], places: Sequence[Index]) -> Index | None:
+def _at(table: Values, index: Index, axes: Sequence[Var], places: Sequence[Index]) -> Index | None:
     """Return an index of a table's axes at some places, None where it gives other elements."""
     numbers = dict(zip(axes, np.ogrid[tuple(map(slice, table.shape))], strict=True))
     values = index_value(index, lambda leaf: numbers[leaf])  # type: ignore[index]
