@@ -11,6 +11,7 @@ from ...ir import (
     WAITING_SUFFIX,
     Argument,
     HorizontalKernel,
+    InternalError,
     Kernel,
     KernelFunction,
     SharedBuffer,
@@ -19,7 +20,6 @@ from ...ir import (
     post_order,
 )
 from ...ir.dfg import buffer_accesses, own_indices
-from ...ir.errors import InternalError
 from .atomics import combining_helpers
 from .body import body_text, declare_shared
 from .dialect import DIALECTS, Dialect
@@ -34,6 +34,7 @@ def emit(
     """Return the function of an extracted kernel, or of several.
 
     Several share a launch. Its name is a digest of its text, so equal kernels are equal; `with_label` adds operations.
+    Raises `InternalError` where kernels cannot share one.
     """
     dialect = DIALECTS[dialect_name]
     if isinstance(kernel, Kernel) and not dialect.cluster:

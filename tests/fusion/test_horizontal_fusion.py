@@ -296,7 +296,7 @@ def test_kernels_of_other_widths_have_separate_launches() -> None:
 
 
 def test_kernels_of_clusters_share_no_launch() -> None:
-    """A launch of several has no clusters: exchanges with other blocks would be illegal instructions."""
+    """Exchanges without clusters are illegal instructions."""
     alone = candidate(1e-6, 1, 1)
     part = SegmentSchedule((TileDim((), 1, 1),), ())
     plain, clustered = (evolve(alone, schedule=Schedule((evolve(part, cluster=n),))) for n in (1, 8))
