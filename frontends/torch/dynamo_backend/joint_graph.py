@@ -156,7 +156,8 @@ def _returned_storages(graph: torch.fx.Graph) -> set[Any]:
 
 def _storage_of(node: torch.fx.Node) -> Any:
     value = node.meta.get("val")
-    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
+    is_dense = isinstance(value, torch.Tensor) and value.layout is torch.strided
+    return value.untyped_storage()._cdata if is_dense else None
 
 
 def _backward_nodes(graph: torch.fx.Graph) -> set[torch.fx.Node]:
