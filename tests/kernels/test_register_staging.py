@@ -61,7 +61,7 @@ group {
 }
 """
 #: Forms of the first factor: a tensor, or a value that a fetch computes of it.
-FACTORS = ("{}", "max({}, 0.0:{dtype})", "({} * {} + {})")
+FACTORS = ("{}", "max({}, 0.0:{dtype})", "({} * {} + {})", "({} + {first})")
 
 
 def product(
@@ -82,7 +82,7 @@ def product(
         x=", ".join(str(extents[c]) for c in x),
         w=", ".join(str(extents[c]) for c in w),
         wi=", ".join(w),
-        first=factor.replace("{}", read).format(dtype=dtype),
+        first=factor.replace("{}", read).format(dtype=dtype, first=read.replace("k", "0")),
     )
     group = parse_ir(text)
     assert isinstance(group, FusedGroup)
@@ -122,6 +122,14 @@ def test_products_lie_between_the_loads_and_their_store() -> None:
     assert stored < loaded < turn.index("+= (")
     assert turn.count("if (") == 1, "only copies are left out after the last chunk"
     assert "cuts_copy4" not in source, "the other factor is copied sixteen bytes at a time"
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_two_loads_of_an_element_are_staged(stages: int) -> None:
+    group = product((1, 64, 64, 64), factor="({} + {first})")
+    kernel = lower(group, register_staged(group, stages=stages), {}, GPU)
+    assert check_barriers(kernel) == ()
+    assert kernel_violations(kernel) == []
 
 
 def test_a_schedule_with_carried_operands_prints_and_parses() -> None:

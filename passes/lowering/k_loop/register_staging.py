@@ -105,8 +105,10 @@ def load_before_computing(phase: Phase) -> tuple[Phase, ...]:
 
     Both stand together; another fetch stays alone. Loads of an element do not pass the branches of a division before.
     """
-    (root,) = phase.roots
-    if not isinstance(root, Store) or isinstance(root.value, Load) or [v.name for v in phase.unrolled] != [TRIP]:
+    root, *others = phase.roots
+    if others or not isinstance(root, Store) or isinstance(root.value, Load):
+        return (phase,)
+    if [v.name for v in phase.unrolled] != [TRIP]:
         return (phase,)
     loads = [n for n in post_order([root.value]) if isinstance(n, Load) and n.space == "global"]
     (trip,) = phase.unrolled
