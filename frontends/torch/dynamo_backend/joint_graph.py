@@ -156,8 +156,9 @@ def _returned_storages(graph: torch.fx.Graph) -> set[Any]:
 
 def _storage_of(node: torch.fx.Node) -> Any:
     value = node.meta.get("val")
-    is_dense = isinstance(value, torch.Tensor) and value.layout is torch.strided
-    return value.untyped_storage()._cdata if is_dense else None
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return None
+    return value.untyped_storage()._cdata
 
 
 def _backward_nodes(graph: torch.fx.Graph) -> set[torch.fx.Node]:
