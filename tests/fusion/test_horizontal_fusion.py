@@ -244,6 +244,14 @@ def test_launches_of_one_level_can_be_ordered(drawn: list[frozenset[int]], draw:
     assert done == set(range(len(needs)))
 
 
+def test_a_shared_launch_precedes_its_first_reader() -> None:
+    """Group 0 is launched with 4, and 1 reads it: 2 and 3 do not run ahead of 1."""
+    needs = [frozenset[int](), frozenset({0}), frozenset({1}), frozenset[int](), frozenset[int]()]
+    groups: list[Any] = [type("Free", (), {"repeat": None})() for _ in needs]
+    launches = [Launch(tuple(groups[n] for n in part), (), part) for part in ((1,), (2,), (3,), (0, 4))]
+    assert [each.places for each in in_order(launches, needs)] == [(0, 4), (1,), (2,), (3,)]
+
+
 def candidate(taken: float, grid: int, occupancy: int, threads: int = 128) -> Candidate:
     """Return a candidate that takes some time, on as many blocks."""
     numbers = {"grid": float(grid), "occupancy": float(occupancy), "threads": float(threads)}
