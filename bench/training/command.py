@@ -2,9 +2,10 @@
 
     python -m cuts.bench steps [--only vit-b16:bf16 resnet-50:fp32:32] [--ways eager inductor autotuned cuts]
 
-A workload is a model, a precision and optionally a batch; without a list, all models run in autocast `bf16` and strict
-`fp32`. A row has the milliseconds of a whole step (Python included), those of its kernels, the megabytes at the peak
-with parameters and their momentum, and the losses of the first steps. `--budget` searches for seconds in each module.
+A workload is a model, a precision and optionally a batch; without a list, all models run in autocast `bf16`, strict
+`fp32` and `fp32x3`, whose peers are strict. A row has the milliseconds of a whole step (Python included), those of its
+kernels, the megabytes at the peak with parameters and their momentum, and the losses of the first steps. `--budget`
+searches for seconds in each module.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .models import MODELS_BY_NAME
 from .steps import WAYS, measure, prepare
 from .tables import steps_table
 
-PRECISIONS = ("bf16", "fp32")
+PRECISIONS = ("bf16", "fp32", "fp32x3")
 #: Model, precision and batch.
 Workload: TypeAlias = tuple[str, str, int]
 USUAL = ("cuts", "eager", "inductor")
@@ -52,8 +53,7 @@ def run_case(torch: Any, case: Workload, ways: Sequence[str], budget: float | No
     made, rows = MODELS_BY_NAME[name].case("cuda", batch), dict[str, Row]()
     for way in ways:
         try:
-            tuned = {"budget": budget} if budget and way == "cuts" else {}
-            found = measure(torch, prepare(torch, made, way, precision, **tuned))
+            found = measure(torch, prepare(torch, made, way, precision, budget))
         except (RuntimeError, CutsError) as error:
             rows[way] = {"failure": str(error)[:300]}
             print(f"{name} {precision} {way}: {str(error)[:400]}", file=sys.stderr)

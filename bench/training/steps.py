@@ -44,14 +44,19 @@ class CompiledStep:
     clear: Callable[[], None]
 
 
-def prepare(torch: Any, case: TrainingCase, way: str, precision: str, **options: Any) -> CompiledStep:
-    """Compile a copy of a case's module and run its first steps."""
+def prepare(torch: Any, case: TrainingCase, way: str, precision: str, budget: float | None = None) -> CompiledStep:
+    """Compile a copy of a case's module and run its first steps.
+
+    A budget is that of our search.
+    """
     torch._dynamo.reset()
     set_precision(torch, precision)
     gc.collect()
     before, start = torch.cuda.memory_allocated(), perf_counter()
     network = deepcopy(case.module)
-    given, more = WAYS[way], {"options": options} if options else {}
+    given, ours = WAYS[way], dict[str, Any]({"budget": budget} if budget else {})
+    ours |= {"precision": precision} if precision == "fp32x3" else {}
+    more = {"options": ours} if ours and way == "cuts" else {}
     call = network if given is None else torch.compile(network, **given, **more)
     optimiser = torch.optim.SGD(network.parameters(), lr=RATE, momentum=MOMENTUM, fused=True)
 

@@ -10,7 +10,7 @@ count.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from attrs import field, frozen
 
@@ -90,6 +90,28 @@ def limit_live_memory(
         found.remove(longest)
         found += longest.halves()
     return found
+
+
+def delay_results(launches: Sequence[Launch], needs: Sequence[frozenset[int]], views: Views) -> list[Launch]:
+    """Return launches in order, some results last if that lowers the peak.
+
+    These are results that nothing reads, such as the gradients of tables, where they are larger than the operands,
+    which live longer.
+    """
+    read, types = frozenset[int]().union(*needs), views.programs.types
+
+    def size(tensors: Iterable[str]) -> int:
+        return sum(types[tensor].nbytes for tensor in {*tensors} if tensor in types)
+
+    def grows(launch: Launch) -> bool:
+        wanted = size(tensor for group in launch.groups for tensor in group.inputs)
+        is_last = launch.groups[0].repeat is None and read.isdisjoint(launch.places)
+        return is_last and size(tensor for group in launch.groups for tensor in group.outputs) > wanted
+
+    late = {launch for launch in launches if grows(launch)}
+    found = [*(each for each in launches if each not in late), *(each for each in launches if each in late)]
+    before, after = (live_values([launch.groups for launch in order], views).peak for order in (launches, found))
+    return found if after < before else list(launches)
 
 
 def _live(launches: Sequence[Launch], needs: Sequence[frozenset[int]], views: Views) -> LiveValues:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from heapq import heapify, heappop, heappush
 
 from attrs import frozen
 
@@ -52,26 +51,24 @@ class Launch:
 def in_order(launches: Sequence[Launch], needs: Sequence[frozenset[int]]) -> Iterator[Launch]:
     """Yield launches after their dependencies.
 
-    Otherwise each is at the position of the last of its groups. Groups of a loop stay together, in their order.
+    Otherwise each is at the position of the last of its groups, or before its first reader: other launches do not run
+    ahead of those that wait for it. Groups of a loop stay together, in their order.
     """
-    runs = _runs(launches)
+    runs = sorted(_runs(launches), key=_last_place)
     owner = {place: n for n, run in enumerate(runs) for launch in run for place in launch.places}
     waits = [{owner[p] for launch in run for place in launch.places for p in needs[place]} for run in runs]
-    following: dict[int, list[int]] = {}
-    for n, before in enumerate(waits):
-        before.discard(n)  # the groups of a loop wait for each other
-        for other in before:
-            following.setdefault(other, []).append(n)
-    missing = [len(before) for before in waits]
-    ready = [(_last_place(runs[n]), n) for n, count in enumerate(missing) if not count]
-    heapify(ready)
-    while ready:
-        _, n = heappop(ready)
-        yield from runs[n]
-        for other in following.get(n, ()):
-            missing[other] -= 1
-            if not missing[other]:
-                heappush(ready, (_last_place(runs[other]), other))
+    opened, done = set[int](), set[int]()
+    for last in range(len(runs)):
+        pending = [last]
+        while pending:
+            n = pending.pop()
+            missing = set() if n in opened else waits[n] - done - {n}  # the groups of a loop wait for each other
+            opened.add(n)
+            if missing:
+                pending += [n, *sorted(missing, reverse=True)]
+            elif n not in done:
+                done.add(n)
+                yield from runs[n]
 
 
 def _runs(launches: Sequence[Launch]) -> list[list[Launch]]:

@@ -409,6 +409,16 @@ def test_a_backward_graph_is_cut() -> None:
     assert len(recorder.plans) == 4
 
 
+def test_a_sparse_gradient_is_made_by_pytorch() -> None:
+    table = nn.Embedding(9, 4, sparse=True, dtype=torch.float64)
+    other, places = copy.deepcopy(table), torch.tensor([[1, 5], [5, 0]])
+    table(places).square().sum().backward()
+    with pytest.warns(UncompiledWarning, match="sparse_coo"):
+        Recorder().call(lambda x: other(x).square().sum(), places).backward()
+    assert other.weight.grad.is_sparse
+    torch.testing.assert_close(other.weight.grad.to_dense(), table.weight.grad.to_dense())
+
+
 def test_autocast_and_frozen_parameters() -> None:
     model = Trained().float().eval()
     x = torch.randn(8, 16)

@@ -244,6 +244,23 @@ def test_launches_of_one_level_can_be_ordered(drawn: list[frozenset[int]], draw:
     assert done == set(range(len(needs)))
 
 
+def test_large_results_come_last() -> None:
+    """Compute an outer product, which nothing reads, after a chain of products."""
+    chain = op("c", "matmul", "a", "a"), op("y", "matmul", "c", "column")
+    inputs = {"column": (512, 1), "row": (1, 512), "a": (512, 512)}
+    compiled = compile_model(graph(inputs, op("wide", "matmul", "column", "row"), *chain, out="wide y"))
+    assert "wide" in compiled.steps[-1].tensors
+    assert make_plan(compiled, GPU).arena < 3.1 * 512 * 512 * 4
+
+
+def test_a_shared_launch_precedes_its_first_reader() -> None:
+    """Launch group 0 with group 4 ahead of group 1, which reads it."""
+    needs = [frozenset[int](), frozenset({0}), frozenset({1}), frozenset[int](), frozenset[int]()]
+    groups: list[Any] = [type("Free", (), {"repeat": None})() for _ in needs]
+    launches = [Launch(tuple(groups[n] for n in part), (), part) for part in ((1,), (2,), (3,), (0, 4))]
+    assert [each.places for each in in_order(launches, needs)] == [(0, 4), (1,), (2,), (3,)]
+
+
 def candidate(taken: float, grid: int, occupancy: int, threads: int = 128) -> Candidate:
     """Return a candidate that takes some time, on as many blocks."""
     numbers = {"grid": float(grid), "occupancy": float(occupancy), "threads": float(threads)}

@@ -156,7 +156,9 @@ def _returned_storages(graph: torch.fx.Graph) -> set[Any]:
 
 def _storage_of(node: torch.fx.Node) -> Any:
     value = node.meta.get("val")
-    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return None
+    return value.untyped_storage()._cdata
 
 
 def _backward_nodes(graph: torch.fx.Graph) -> set[torch.fx.Node]:
