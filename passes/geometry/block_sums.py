@@ -170,10 +170,7 @@ def single_elements(segment: Segment, row: Read) -> Iterator[tuple[Read, Index]]
 
 @frozen
 class DataEnd:
-    """End of a sum by data: its axes, average terms.
-
-    Sums that begin where data say read each row once, so that the rows are divided among them.
-    """
+    """Axes and average terms of a sum that data begin and end."""
 
     axes: frozenset[Var]
     terms: float
@@ -193,15 +190,18 @@ def data_end(reduction: Reduction, axes: Sequence[Var], tensors: Mapping[str, Te
 
 def _begun_rows(body: Expr, step: Var, tensors: Mapping[str, TensorType]) -> Iterator[int]:
     """Yield the extents of dims along which a step counts from an integer of a tensor."""
-    for read in (r for r in reads(body) if r.tensor in tensors):
+    for read in reads(body):
         lookups = (p for index in read.indices for p in primaries(index) if isinstance(p, Indirect))
-        every: tuple[Read | Indirect, ...] = (read, *(p for p in lookups if p.tensor in tensors))
-        for element in every:
-            for index, extent in zip(element.indices, tensors[element.tensor].shape, strict=True):
-                inner = index.terms[0][0] if len(index.terms) == 1 else None
-                index = inner.arg if isinstance(inner, Clamp) else index
-                if index.coefficient(step) == 1 and indirects(index - step):
-                    yield extent
+        every: tuple[Read | Indirect, ...] = (read, *lookups)
+        for element in (e for e in every if read.tensor in tensors and e.tensor in tensors):
+            pairs = zip(element.indices, tensors[element.tensor].shape, strict=True)
+            yield from (extent for index, extent in pairs if _counts_from_data(index, step))
+
+
+def _counts_from_data(index: Index, step: Var) -> bool:
+    """Return whether an index, or one that it clamps, is the sum of a step and an integer of a tensor."""
+    own = index.coefficient(step) == 1 and bool(indirects(index - step))
+    return own or any(isinstance(p, Clamp) and _counts_from_data(p.arg * f, step) for p, f in index.terms)
 
 
 def ending_guards(reduction: Reduction) -> list[Guard]:

@@ -254,7 +254,7 @@ def test_large_results_come_last() -> None:
 
 
 def test_a_shared_launch_precedes_its_first_reader() -> None:
-    """Launch group 0 with group 4 ahead of group 1, which reads it."""
+    """Launch groups 0 and 4 together, ahead of their reader."""
     needs = [frozenset[int](), frozenset({0}), frozenset({1}), frozenset[int](), frozenset[int]()]
     groups: list[Any] = [type("Free", (), {"repeat": None})() for _ in needs]
     launches = [Launch(tuple(groups[n] for n in part), (), part) for part in ((1,), (2,), (3,), (0, 4))]

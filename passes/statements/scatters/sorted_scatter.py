@@ -24,11 +24,13 @@ from attrs import field, frozen
 
 from ....ir import (
     Call,
+    Const,
     DType,
     Expr,
     Guard,
     Index,
     Indirect,
+    InRange,
     Read,
     Statement,
     TensorType,
@@ -56,6 +58,8 @@ MIN_DIGIT_ROWS = 1 << 18
 #: Exponents of the rows of a chunk, and of the elements of a tensor that has work for all threads: chunks are shorter
 #: where it has fewer.
 CHUNK_BITS, MIN_CHUNK_BITS, FULL_BITS = 7, 4, 20
+#: Least rows of a place in the mean that are loaded without conditions, several at once.
+MIN_PLACE_ROWS = 2
 
 
 @frozen
@@ -163,7 +167,13 @@ class _SortedSum:
         skipped, after = whole * self._chunk, clamp(begin + step - first * self._chunk + 1, 0, 1) * self.rows.count
         number = begin + step + skipped - clamp(skipped - after, 0, self.rows.count) if chunks else begin + step
         left = Guard(begin + step + skipped - end, -2 * self.rows.count, 0)
-        yield self._sum(total, axes, write, self._row(terms, number, left), step)
+        if self.rows.count >= MIN_PLACE_ROWS * prod(self.rows.extents):
+            number = end - 1 - clamp(end - 1 - number, 0, self.rows.count)  # no row is loaded but those of the place
+            row = self.index.convert(self._row(terms, number), self._wide)
+            term: Expr = Call("select", (InRange((left,)), row, Const(0, self._wide)))
+        else:
+            term = self._row(terms, number, left)
+        yield self._sum(total, axes, write, term, step)
         result: Expr = Read(total, write)
         if chunks:
             parts = self._add("part", self._wide, (chunks, *(axis.extent for axis in self.columns)))
@@ -186,9 +196,9 @@ class _SortedSum:
         axes = (row, *self.columns)
         yield Statement(terms, axes, tuple(map(as_index, axes)), body, span=self.statement.span)
 
-    def _row(self, terms: str, number: Index, guard: Guard) -> Read:
+    def _row(self, terms: str, number: Index, *guards: Guard) -> Read:
         """Return an element of the row at a place of the order, 0 where a guard fails."""
-        return Read(terms, (self.order.row(number), *map(as_index, self.columns)), (guard,))
+        return Read(terms, (self.order.row(number), *map(as_index, self.columns)), guards)
 
     def _chunk_sums(self, parts: str, terms: str) -> Iterator[Statement]:
         """Yield the sums of chunks whose rows have one place."""
