@@ -66,6 +66,30 @@ def test_elementwise_chains_are_computed_again() -> None:
 
 
 @needs_opencl
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
+def test_results_of_group_norms_are_computed_again(form: Any) -> None:
+    """Save the operand, where it is contiguous, and the statistics."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    module = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.SiLU(), nn.Conv2d(8, 4, 1)).to(
+        memory_format=form
+    )
+    x = torch.randn(2, 4, 6, 6).to(memory_format=form)
+    _, expected = saved_bytes(module, module, x)
+    expected.square().sum().backward()
+    wanted = [p.grad.clone() for p in module.parameters()]
+    module.zero_grad()
+    ours, found = saved_bytes(torch.compile(module, backend=cuts_backend), module, x)
+    found.square().sum().backward()
+    assert found.stride() == expected.stride()
+    assert form is torch.channels_last or ours < 1.2 * x.nbytes * 2
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    for gradient, parameter in zip(wanted, module.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-4)
+        assert parameter.grad.stride() == gradient.stride()
+
+
+@needs_opencl
 def test_less_memory_is_saved_on_request() -> None:
     torch.manual_seed(0)
     torch._dynamo.reset()
