@@ -64,7 +64,7 @@ BUGS = (
         "pending += passed", "pass", _LAUNCHES),
     Bug("launches", "launches come when the first that they wait for is done",
         "passes.partitioning.shared_launches:in_order",
-        "missing = [len(before) for before in waits]", "missing = [min(len(before), 1) for before in waits]",
+        "waits[n] - done - {n}", "set(sorted(waits[n] - done - {n})[:1])",
         _HORIZONTAL),
     Bug("launches", "groups on one path have one level", "passes.partitioning.dependencies:levels",
         "1 + max((found[n] for n in waits), default=-1)", "max((found[n] for n in waits), default=0)", _LAUNCHES),
