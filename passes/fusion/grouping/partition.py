@@ -187,7 +187,7 @@ class _Path:
     def follow(self, known: Callable[[FusedGroup], bool] = lambda form: True, report: bool = False) -> None:
         """Make merges, always the one that saves most, to the end.
 
-        Those are left whose costs are not `known`, and later ones of their groups, which they may change. With
+        Those are left whose costs are not `known`, and later ones of their groups, which these may change. With
         `report`, groups that no queued merge contains are reported.
         """
         unknown, open_groups, merges = [], set[Group](), 0
@@ -208,6 +208,7 @@ class _Path:
                 continue
             if not open_groups.isdisjoint(members):
                 unknown.append(place)
+                open_groups.update(members)
                 continue
             merges += 1
             self._merge(members, merged)
