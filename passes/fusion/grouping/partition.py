@@ -187,10 +187,9 @@ class _Path:
     def follow(self, known: Callable[[FusedGroup], bool] = lambda form: True, report: bool = False) -> None:
         """Make merges, always the one that saves most, to the end.
 
-        Those are left whose costs are not `known`, and later ones of their groups, which these may change. With
-        `report`, groups that no queued merge contains are reported.
+        Those are left whose costs are not `known`. With `report`, groups that no queued merge contains are reported.
         """
-        unknown, open_groups, merges = [], set[Group](), 0
+        unknown, merges = [], 0
         while self.queue:
             place = _, tie, exact, members, merged = heapq.heappop(self.queue)
             if any(g not in self.groups for g in members) or not _convex(self.partitioner, members, self.owner):
@@ -202,13 +201,8 @@ class _Path:
             if not exact:  # the gain is needed only now: most merges lose one of their groups early
                 if not known(merged.form):
                     unknown.append(place)
-                    open_groups.update(members)
                 elif (gain := _gain(self.partitioner, members, merged)) > 0:
                     heapq.heappush(self.queue, (-gain, tie, True, members, merged))
-                continue
-            if not open_groups.isdisjoint(members):
-                unknown.append(place)
-                open_groups.update(members)
                 continue
             merges += 1
             self._merge(members, merged)
