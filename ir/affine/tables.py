@@ -1,9 +1,11 @@
 """Indices with the integers of a table: straight, clamped, mirrored or rolled.
 
-[2, 4, 6, 8]             2*i + 2
-[0, 0, 0, 1, 2, 2]       clamp(i - 2, 0, 2)              a border that repeats the edge
-[2, 1, 0, 1, 2, 1]       clamp(i - 2 - 2*clamp(i - 2, -2, 0) - 2*clamp(i - 4, 0, 1), 0, 2)      a mirrored border
-[3, 4, 5, 0, 1, 2]       (i + 3) % 6                     rolled
+Borders and rolled images are often written by tables of places:
+
+    [2, 4, 6, 8]             2*i + 2
+    [0, 0, 0, 1, 2, 2]       clamp(i - 2, 0, 2)              a border that repeats the edge
+    [2, 1, 0, 1, 2, 1]       clamp(i - 2 - 2*clamp(i - 2, -2, 0) - 2*clamp(i - 4, 0, 1), 0, 2)      a mirrored border
+    [3, 4, 5, 0, 1, 2]       (i + 3) % 6                     rolled
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ Its coefficients, fitted to measured kernels, are the target's:
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from ...ir import PERSISTENT, CoreCoefficients, CostCoefficients, Target
@@ -62,6 +64,7 @@ def estimate_time(features: Features, found: Bound, target: Target, conflicts: C
     streamed = np.greater(features.by_lanes, 0)
     compute = _compute_seconds(features, blocks, resident, target, conflicts, costs)
     dram, through = _transfer_seconds(features, blocks, fitting, target, costs)
+    unique = features.unique_bytes / target.BW_global
     busy = _soft_maximum(
         (
             *compute,
@@ -90,16 +93,14 @@ def estimate_time(features: Features, found: Bound, target: Target, conflicts: C
     if np.any(features.bulk):
         busy = np.where(np.greater(features.bulk, 0), product_seconds(features, blocks, resident, dram, target), busy)
         exposed = np.where(np.greater(features.bulk, 0), 0.0, exposed)
-    if np.any(features.tiled):
-        whole = column_seconds(features, fitting, compute[0], features.unique_bytes / target.BW_global, target)
-        busy, exposed, barriers = (
-            np.where(features.tiled > 0, n, x) for n, x in ((whole, busy), (0.0, exposed), (0.0, barriers))
-        )
-    if np.any(features.exchanged):
-        whole = cluster_seconds(features, resident, (dram, through), target)
-        busy, exposed, barriers = (
-            np.where(features.exchanged > 0, n, x) for n, x in ((whole, busy), (0.0, exposed), (0.0, barriers))
-        )
+    for counted, seconds in (
+        (features.tiled, partial(column_seconds, features, fitting, compute[0], unique, target)),
+        (features.exchanged, partial(cluster_seconds, features, resident, (dram, through), target)),
+    ):
+        if np.any(counted):
+            alone = np.greater(counted, 0)
+            busy = np.where(alone, seconds(), busy)
+            exposed, barriers = (np.where(alone, 0.0, other) for other in (exposed, barriers))
     joined = waves * features.joined * costs.joined / target.clock
     total = blocks * costs.block / target.clock + busy + exposed + barriers + joined + costs.fixed * target.dram_latency
     total = total * copied_product_factor(features, costs) * box_factor(features, waves, costs)

@@ -85,7 +85,7 @@ def test_the_further_outside_the_wider() -> None:
 @pytest.mark.parametrize(
     ("op", "shape", "target", "message"),
     [
-        ("conv2d", LAYER, "gtx1080", "no layers were profiled on target 'gtx1080'; profiled are h200"),
+        ("conv2d", LAYER, "gtx1080", "no layers were profiled on target 'gtx1080'; profiled are h200;"),
         ("conv2d", LAYER | {"K": 0}, "h200", "size K=0"),
         ("conv2d", (1, 2, 3), "h200", "a convolution has the 13 sizes"),
         ("conv3d", (1, 2, 3), "h200", "unknown operation 'conv3d'"),
@@ -93,7 +93,10 @@ def test_the_further_outside_the_wider() -> None:
         ("linear", (1, 0, 3), "h200", "'linear': size inputs: expected 1 to"),
     ],
 )
-def test_bad_questions_are_refused(op: str, shape: object, target: str, message: str) -> None:
+def test_bad_questions_are_refused(
+    op: str, shape: object, target: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))  # no profiles of the user's own
     with pytest.raises(UsageError, match=message):
         latency.predict(op, shape, target)  # type: ignore[arg-type]
 
