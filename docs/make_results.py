@@ -357,7 +357,7 @@ TEXTS = {
         "*Peak ratio* is our peak memory over that of Inductor."
     ),
     "Decoders": (
-        "Decoders of transformers with random weights, bf16, untuned, as CUDA graphs: a token behind 1,536 others, or\n"
+        "Decoders of transformers with random weights, bf16, untuned, as CUDA graphs: a token after 1,536 others, or\n"
         "a prompt. *Share* is that of a copy's bandwidth, for the bytes of weights and cache."
     ),
     "Cluster plans": (
