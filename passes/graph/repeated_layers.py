@@ -31,7 +31,7 @@ MAX_COMPARED_BYTES = 4096
 
 @frozen
 class Place:
-    """Place of a value or node: its name in the first layer, its layer."""
+    """Place of a value or node: name in the first layer, layer."""
 
     root: str
     layer: int
