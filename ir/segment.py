@@ -52,7 +52,8 @@ class Output:
 
     The `extra` axes are spread over the threads of an instance. With `into`, a reduction of values, the body is
     combined with the stored value by one atomic operation: the kernel expects the identity in every element that has no
-    value yet. With `across`, another one, the element is that reduction over all instances that write it: a column sum.
+    value yet. With `across`, another one, the element is that reduction over all instances, or elements of one's row,
+    that write it: a column sum, or a kept sum, which keeps axes of the row.
     """
 
     tensor: str
@@ -78,13 +79,20 @@ class Segment:
 
     @property
     def holds_rows(self) -> bool:
-        """Return whether scans, sorts or column sums need whole rows."""
-        return any(r.along for r in self.reductions) or bool(self.column_sums)
+        """Return whether scans, sorts, column sums or kept sums need whole rows."""
+        return any(r.along for r in self.reductions) or any(o.across for o in self.outputs)
 
     @property
     def column_sums(self) -> tuple[Output, ...]:
         """Outputs across instances."""
-        return tuple(o for o in self.outputs if o.across)
+        return tuple(o for o in self.outputs if o.across and o not in self.kept_sums)
+
+    @property
+    def kept_sums(self) -> tuple[Output, ...]:
+        """Outputs that sum elements of each row alone, and keep some of its axes."""
+        sums = () if any(r.along for r in self.reductions) else tuple(o for o in self.outputs if o.across)
+        own = [axis for axis in self.axes if axis.extent > 1]
+        return tuple(o for o in sums if all(any(w.coefficient(axis) for w in o.write) for axis in own))
 
     @property
     def expressions(self) -> tuple[Expr, ...]:

@@ -38,6 +38,7 @@ from .footprint import (
     segments_of,
     span,
 )
+from .kept_sums import kept_lanes, kept_runs, kept_slots, kept_sum_runs
 from .mask_bounds import ONE_ROW, MaskBound, mask_bounds, tile_bounds
 from .matrix_instructions import (
     FRAGMENT_SETS,
