@@ -89,7 +89,7 @@ class Segment:
 
     @property
     def kept_sums(self) -> tuple[Output, ...]:
-        """Outputs that sum elements of each row alone, and keep some of its axes."""
+        """Outputs that sum each row alone, and keep some of its axes."""
         sums = () if any(r.along for r in self.reductions) else tuple(o for o in self.outputs if o.across)
         own = [axis for axis in self.axes if axis.extent > 1]
         return tuple(o for o in sums if all(any(w.coefficient(axis) for w in o.write) for axis in own))

@@ -22,8 +22,8 @@ from ...ir import (
     streamable_axis,
 )
 from .block_sums import part_rows, scatter_tile_dim, summed_dims
-from .kept_sums import kept_sum_runs
 from .matrix_instructions import held_swizzle, reads_shared_matrices, side_swizzle, widest_swizzle
+from .partial_sums import kept_sum_runs
 from .row_sharing import (
     can_stream_rows,
     column_run,

@@ -22,14 +22,13 @@ from ...ir import (
 )
 from .block_sums import bin_count, row_reads
 from .footprint import Count, ceil_div, product
-from .kept_sums import kept_slots
 from .matrix_instructions import reads_shared_matrices
+from .partial_sums import kept_slots, may_split_k, partial_sum_bytes
 from .row_sharing import cached_reads, is_register_chain
 from .segment_geometry import Geometry
 from .shared_tensors import exchange_extents, extents_of, place_together, tensors_in_place
 from .staged_tiles import StagedTile
 from .tile_chains import column_pitch, numbers_of_columns, tile_chain
-from .warp_split_k import may_split_k, partial_sum_bytes
 
 #: Least bytes of an asynchronous copy.
 MIN_COPY_BYTES = 4

@@ -50,9 +50,10 @@ from ...ir import (
     substitute_guards,
     variables,
 )
-from ..geometry import ceil_div, geometry_of, kept_lanes, kept_slots, kept_sum_runs
+from ..geometry import geometry_of, kept_lanes, kept_slots, kept_sum_runs
 from .index_values import Context, resolve, strides_of, value_of
 from .layout import AxisBinding
+from .row_cache import block_trips
 from .segment_state import SegmentState
 
 #: Most partial sums that a thread loads at once.
@@ -61,7 +62,10 @@ MAX_LOADS = 16
 
 @frozen
 class KeptSum:
-    """Lowering of a kept sum over a row's `dim`, whose elements of a trip `local` numbers."""
+    """Lowering of a kept sum over a row.
+
+    Its `dim` has the row; `local` numbers a trip's elements.
+    """
 
     state: SegmentState
     output: Output
@@ -89,7 +93,7 @@ class KeptSum:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Sums of a thread: its rows, and its vectors of a trip or the neighbours of one."""
+        """Rows of a thread, and its vectors or neighbours."""
         rows = (d.thread for d in self.state.frame.schedule.dims)
         step = self.state.frame.schedule.reduction_threads * self.width
         return (*rows, self.dim.block_k // step if self.vectors else self.width)
@@ -127,16 +131,19 @@ class KeptSum:
         """Return the combination of some lanes' sums."""
         return LaneReduce(self.name, self.shape, str(self.output.across), self.kind, threads, stride=stride)
 
-    def leave(self, first: Index, slots: int, folded: int, apart: int) -> Store:
-        """Return the store of partial sums, by one of `folded` lanes that are `apart`."""
+    def leave(self, first: Index, slots: int, folded: int, between: int) -> Store:
+        """Return the store of partial sums by one of some lanes.
+
+        They are `folded` lanes at a distance of `between`.
+        """
         frame = self.state.frame
         lanes, lane = frame.schedule.reduction_threads, as_index(frame.lane)
         local = Var(f"{self.local.name}{'o' if self.vectors else 'i'}", self.shape[-1])
-        place = lane // (folded * apart) * apart + lane % apart
+        place = lane // (folded * between) * between + lane % between
         place = first + as_index(local) * (lanes // folded) + place if self.vectors else place * self.width + local
         rows = tuple(d.block for d in frame.schedule.dims)
         address = linearise((place, *map(as_index, frame.tiles)), row_major((slots, *rows)))
-        guard = Guard(lane // apart % folded, 0, 1)
+        guard = Guard(lane // between % folded, 0, 1)
         guards = () if guard.always else (guard,)
         return Store("shared", self.buffer, address, self.register(as_index(local)), self.kind, guards)
 
@@ -168,17 +175,20 @@ class KeptSum:
 
 
 def leave_sums(state: SegmentState, sums: Sequence[KeptSum], start: Index) -> Phase:
-    """Return the phase that leaves sums in shared memory: of a trip from `start` on, or of all trips of a row."""
+    """Return the phase that leaves sums in shared memory.
+
+    They are those of a trip from `start` on, or of a row.
+    """
     first, frame = sums[0], state.frame
     geometry = geometry_of(state.group, state.layout.schedule)[-1]
     folded, stride, slots = map(int, (*kept_lanes(geometry), kept_slots(geometry)))
-    apart = max(1, first.runs[1] // first.width)
+    between = max(1, first.runs[1] // first.width)
     rows = prod(d.block for d in frame.schedule.dims)
     for each in sums:
         state.layout.buffers[each.buffer] = SharedBuffer(each.buffer, each.kind, rows * slots)
     begin = (start - frame.rank * _own_elements(first)) // (first.width * folded)
     roots: list[Root] = [each.reduce(folded, stride) for each in sums if folded > 1]
-    roots += [each.leave(begin, slots, folded, apart) for each in sums]
+    roots += [each.leave(begin, slots, folded, between) for each in sums]
     unrolled = [v for root in roots if isinstance(root, Store) for v in variables(root.address)]
     own = tuple(dict.fromkeys(v for v in unrolled if v.name in (f"{first.local.name}o", f"{first.local.name}i")))
     return state.phase("compute", f"{first.local.name}kept", roots, own, {s.var: s for s in frame.shares})
@@ -186,11 +196,11 @@ def leave_sums(state: SegmentState, sums: Sequence[KeptSum], start: Index) -> Ph
 
 def _own_elements(first: KeptSum) -> int:
     """Return the elements of a block's part of a row."""
-    return ceil_div(first.dim.trips, first.state.frame.schedule.cluster) * first.dim.block_k
+    return block_trips(first.state.frame.schedule, first.dim) * first.dim.block_k
 
 
 def add_up_sums(state: SegmentState, sums: Sequence[KeptSum]) -> Iterator[Item]:
-    """Yield the items in which the threads of a block add up partial sums."""
+    """Yield the items in which threads add up partial sums."""
     first, frame, threads = sums[0], state.frame, state.layout.schedule.threads
     length, inner = first.runs
     own = min(_own_elements(first), prod(v.extent for v in first.dim.axes))

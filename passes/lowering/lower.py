@@ -23,8 +23,7 @@ from ...ir import (
     Target,
 )
 from ..geometry import is_register_chain, joins_loop, multiplies_one_row, row_reads, walks_rows
-from .hoisted_loads import hoist_loads
-from .k_loop import split_prologue, streaming_blocks, walk_rows
+from .k_loop import hoist_loads, split_prologue, streaming_blocks, walk_rows
 from .layout import BlockLayout, Frame, lay_out
 from .outputs import emit_outputs
 from .privatised_scatter import BINS, bins_buffer, emit_privatised_scatter

@@ -46,7 +46,7 @@ ROW_STEPS = 8
 
 
 def emit_outputs(state: SegmentState, outputs: Iterable[Output]) -> None:
-    """Emit the stores of outputs, and the sums that keep axes of rows."""
+    """Emit stores of outputs, and sums that keep axes of rows."""
     last: list[Item] = []
     for number, (row, found) in enumerate(groupby(outputs, key=lambda output: output.extra)):
         if row:

@@ -175,7 +175,7 @@ def check_clusters(sizes: ScheduleSizes) -> Iterator[Finding]:
 
 
 def check_kept_sums(sizes: ScheduleSizes) -> Iterator[Finding]:
-    """The vectors of a thread, and the parts of a cluster's blocks, are of whole runs of kept sums."""
+    """Vectors and parts of rows are of whole runs of kept sums."""
     for part in (p for p in sizes.parts if p.structure.kept[0]):
         (length, inner), width, lanes = part.structure.kept, part.row_vector, part.reduction_threads
         row, taken = prod(a.extent for a in part.structure.loops[0]), part.trips[0] * part.block_k[0]

@@ -112,10 +112,10 @@ def _kernels(
 
 def _keeps_axes(segment: Segment) -> bool:
     """Return whether the sums of a segment keep axes of rows."""
-    return any(not {*o.extra} <= _written(o) for o in segment.column_sums)
+    return any(not {*o.extra} <= _write_variables(o) for o in segment.column_sums)
 
 
-def _written(output: Output) -> frozenset[Var]:
+def _write_variables(output: Output) -> frozenset[Var]:
     return frozenset[Var]().union(*map(variables, output.write))
 
 
@@ -126,14 +126,14 @@ def _last(row: tuple[Var, ...]) -> Var:
 def _kept_axes(segment: Segment) -> tuple[tuple[Var, ...], tuple[Var, ...]]:
     """Return the axes of instances that sums add up, and those of the row that they keep."""
     first = segment.column_sums[0]
-    written = _written(first)
+    written = _write_variables(first)
     return tuple(a for a in segment.axes if a not in written), tuple(v for v in first.extra if v in written)
 
 
 def _split_kept_sums(group: FusedGroup, parts: int) -> tuple[FusedGroup, ...] | None:
     """Return the groups of sums of each instance and of totals, or None."""
     (segment,) = group.segments
-    if len({(o.extra, _written(o)) for o in segment.column_sums}) > 1:
+    if len({(o.extra, _write_variables(o)) for o in segment.column_sums}) > 1:
         return None
     over, kept = _kept_axes(segment)
     row = segment.column_sums[0].extra

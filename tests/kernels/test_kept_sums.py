@@ -1,4 +1,4 @@
-"""Sums of rows that keep axes, beside what their rows compute."""
+"""Sums of rows that keep axes, beside outputs along these rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TINY_GPU = evolve(SMALL_GPU, MAX_thread=8)
 
 
 def group_gradient(kind: DType, row: tuple[int, ...], kept: tuple[int, ...], own: bool = False) -> FusedGroup:
-    """Return rows of a group norm's gradient with two sums that keep some of its axes."""
+    """Return rows of a group norm's gradient, with two kept sums."""
     axes = [f"r{n}" for n in range(len(row))]
     at, shape = ", ".join(axes), ", ".join(map(str, row))
     to, size = (", ".join(f"{part[n]}" for n in kept) for part in (axes, row))
@@ -96,7 +96,10 @@ def test_instances_and_totals_compute_kept_sums(row: tuple[int, ...], kept: tupl
 
 
 def schedule_of_rows(group: FusedGroup, target: Target, clusters: bool) -> Schedule:
-    """Return a legal point of blocks or of clusters, if possible with vectors."""
+    """Return a legal point of blocks or of clusters.
+
+    It has vectors, and several rows, if possible.
+    """
     space = make_space(group, target)
     found = [t for t in space.templates if t.segments[0].clusters == clusters]
     points = [s for template in found for s in legal_points(space, template, 5, 64)]
@@ -146,7 +149,6 @@ def test_special_elements_reach_their_sums(row: tuple[int, ...], kept: tuple[int
 
 @needs_toolchain
 def test_gradients_of_group_norms_are_one_pass() -> None:
-    """Sums over a group and those of its channels are in the kernel that holds the group."""
     image, attributes = TensorType(DType.BF16, (32, 64, 16, 32)), {"num_groups": 8, "epsilon": 1e-5}
     types = {"x": image, "g": image, "y": image, **{n: TensorType(DType.BF16, (64,)) for n in ("scale", "bias")}}
     names = ("x", "scale", "bias")

@@ -1,4 +1,4 @@
-"""Work of sums that keep axes of rows: terms, lanes, partial sums in shared memory."""
+"""Work of sums that keep axes of rows: terms, lanes, partial sums."""
 
 from __future__ import annotations
 
