@@ -173,11 +173,12 @@ def measure(options: argparse.Namespace, batch: int, compiling_ended: Callable[[
 
 def keep(row: Row, options: argparse.Namespace) -> None:
     """Add a row to the file of results."""
-    ours, ms = row["system"] == "cuts", row.get("ms")
+    ours = row["system"] == "cuts"
     name = " ".join(filter(None, (f"{row['model']} x{row['layers']}", row["task"], ours and options.weights)))
     facts = {"suite": "llm", "class": row["system"], "name": name, "precision": "bf16", "budget_s": options.budget}
-    facts |= {"cuts_ms": ms} if ours else {"peers": {row["system"]: ms}}
-    keep_row(options.out, row | facts | circumstances(torch.cuda.get_device_name()))
+    facts |= {"cuts_ms": row.get("ms")} if ours else {"peers": {row["system"]: row.get("ms")}}
+    facts |= {field: row[field] for field in ("batch", "ms", "share", "equal", "compiling", "failure") if field in row}
+    keep_row(options.out, facts | circumstances(torch.cuda.get_device_name()))
 
 
 def line(row: Row) -> str:
