@@ -65,9 +65,8 @@ def layer_of_scheme(name: str, scheme: Any, tensors: Mapping[str, Tensor]) -> Pa
     Raises `UsageError` for another scheme, and where a tensor is missing.
     """
     given, where = scheme.weights, f"layer {quote(name)}"
-    kind = None if given is None else str(getattr(given.type, "value", given.type))
+    kind, strategy = (str(getattr(v, "value", v)) for v in (getattr(given, "type", None), getattr(given, "strategy", None)))
     bits = 0 if given is None else given.num_bits
-    strategy = None if given is None or given.strategy is None else str(given.strategy.value)
     known = (kind == "int" and 1 <= bits <= 8) or (kind == "float" and bits in _FLOATS)
     others = [other for other in _OTHERS if other in tensors]
     if not known or strategy not in _STRATEGIES or scheme.output_activations is not None or others:
