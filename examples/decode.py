@@ -39,7 +39,7 @@ def main() -> None:
     """Read prompts of several lengths, and print tokens and their rate."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=tuple(CONFIGS), default="tiny")
-    parser.add_argument("--checkpoint", metavar="FOLDER|GGUF", help="weights, in the place of random ones")
+    parser.add_argument("--checkpoint", metavar="FOLDER|GGUF", help="weights that are not random")
     parser.add_argument("--prompts", type=int, nargs="+", default=[5, 7, 12], metavar="TOKENS")
     parser.add_argument("--tokens", type=int, default=16)
     parser.add_argument("--length", type=int, default=64, help="of the cache")

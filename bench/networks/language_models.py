@@ -48,10 +48,10 @@ def random_model(config: Any, device: str, dtype: torch.dtype) -> Any:
 
 
 class CachedDecoder(nn.Module):
-    """A decoder that writes its keys and values into a static cache; its weights are random without a `model`.
+    """A decoder that writes its keys and values into a static cache.
 
-    `forward` maps tokens [N, S] to the most likely next ones [N, 1], which stay on the device. The position is data of
-    the device too, so that one recorded graph serves every token.
+    Its weights are random without a `model`. `forward` maps tokens [N, S] to the most likely next ones [N, 1], which
+    stay on the device. The position is data of the device too, so that one recorded graph serves every token.
     """
 
     def __init__(

@@ -66,7 +66,7 @@ BLOCK_FORMATS: Mapping[str, BlockFormat] = {
 
 
 def split_blocks(blocks: Array, kind: str) -> tuple[Array, Array, Array | None]:
-    """Return the numbers i8[N, K], scales f32[N, groups] and shifts of rows of blocks, bytes [N, row]."""
+    """Return numbers i8[N, K], scales f32[N, groups] and shifts of blocks."""
     known = BLOCK_FORMATS[kind]
     parts = [(_dequantise(each, kind, known.unit), *_steps(each, kind, known)) for each in _chunks(blocks)]
     numbers, scales, shifts = zip(*parts, strict=True)

@@ -23,7 +23,7 @@ from .schemes import checkpoint_package
 #: Architectures whose tensors are transformers' own, but for order and norms below.
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "phi3", "gemma2", "gemma3")
 #: Architectures whose queries and keys are in pairs, and those whose norms are stored with one added.
-_PAIRED, _SHIFTED_NORMS = ("llama",), ("gemma2", "gemma3")
+_PAIRED_HEADS, _SHIFTED_NORMS = ("llama",), ("gemma2", "gemma3")
 _PLAIN = ("F32", "F16", "BF16", "F64")
 
 
@@ -48,7 +48,7 @@ def open_gguf(path: Path) -> Any:
 
 
 def read_tensors(reader: Any, path: Path, model: nn.Module, config: Any) -> Iterator[tuple[str, PackedMatrix | Tensor]]:
-    """Yield the parameters of a model: matrices, packed where their blocks are, and vectors.
+    """Yield the parameters of a model: packed matrices, and other tensors.
 
     Raises `UsageError` for an architecture or type of blocks without a rule, and where a parameter is missing.
     """
@@ -66,11 +66,11 @@ def read_tensors(reader: Any, path: Path, model: nn.Module, config: Any) -> Iter
             continue
         if found is None:
             raise UsageError(f"{path.name}: expected a tensor for {quote(name)}, found none of name "
-                             f"{quote(f'{theirs}.{last}')}", hint="the file is of another model, or of a part")  # fmt: skip
+                             f"{quote(f'{theirs}.{last}')}", hint="the file is of another model")  # fmt: skip
         shape = tuple(int(n) for n in reversed(found.shape))
         if shape != tuple(parameter.shape):
             raise UsageError(f"{path.name}: tensor {quote(found.name)}: expected shape {list(parameter.shape)}, "
-                             f"found {list(shape)}", hint="its metadata and its tensors differ: download it again")  # fmt: skip
+                             f"found {list(shape)}", hint="metadata and tensors differ: download it")  # fmt: skip
         order = _row_order(kind, theirs, shape[0], config)
         value = _value(found, path, order)
         yield name, value - 1 if kind in _SHIFTED_NORMS and "norm" in theirs and isinstance(value, Tensor) else value
@@ -90,7 +90,7 @@ def architecture_of(reader: Any, path: Path) -> str:
 
 
 def head_width(reader: Any, default: int | None) -> int | None:
-    """Return the elements of a head's key that a file names, else the default."""
+    """Return the width of heads that a file names, else the default."""
     field = next((f for name, f in reader.fields.items() if name.endswith(".attention.key_length")), None)
     return default if field is None else int(field.parts[-1][0])
 
@@ -98,7 +98,7 @@ def head_width(reader: Any, default: int | None) -> int | None:
 def _row_order(kind: str, name: str, rows: int, config: Any) -> Tensor | None:
     """Return the order of rows in which pairs of a head become its halves, None where they are."""
     heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}.get(name.rpartition(".")[2])
-    if kind not in _PAIRED or heads is None:
+    if kind not in _PAIRED_HEADS or heads is None:
         return None
     return torch.arange(rows).reshape(heads, -1, 2).transpose(1, 2).reshape(-1)
 

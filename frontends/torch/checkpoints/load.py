@@ -1,4 +1,4 @@
-"""Loads decoders of quantised checkpoints: a folder of safetensors files, or a GGUF file.
+"""Loads decoders of quantised checkpoints: folders of safetensors, GGUF files.
 
 Parameters have no memory until the checkpoint's tensors stand in their place.
 """
@@ -24,7 +24,9 @@ _METHOD = "compressed-tensors"
 
 
 def load_checkpoint(path: str | Path, dtype: torch.dtype = torch.float32, device: str = "cpu") -> nn.Module:
-    """Return the decoder of a checkpoint, a `*ForCausalLM` of transformers, its quantised weights packed.
+    """Return the decoder of a checkpoint, its quantised weights packed.
+
+    It is a `*ForCausalLM` of transformers.
 
     `path` is a `.gguf` file, or a folder with config.json and safetensors files. Other parameters have `dtype`.
 
@@ -62,7 +64,6 @@ def _load_gguf(path: Path, dtype: torch.dtype) -> nn.Module:
 
 
 def _load_compressed(folder: Path, config: Any, given: Mapping[str, Any], dtype: torch.dtype) -> nn.Module:
-    package = checkpoint_package("compressed_tensors")
     quantization = checkpoint_package("compressed_tensors.quantization")
     tensors = _read_safetensors(folder)
     del config.quantization_config
@@ -77,7 +78,6 @@ def _load_compressed(folder: Path, config: Any, given: Mapping[str, Any], dtype:
     for name, parameter in list(model.named_parameters()):
         if parameter.is_meta and name in tensors:
             _place(model, name, tensors[name], dtype)
-    assert package
     return _tie(model, ties)
 
 
@@ -107,9 +107,9 @@ def _read_safetensors(folder: Path) -> dict[str, Tensor]:
     Raises `GraphError` where one is damaged or missing.
     """
     index = folder / "model.safetensors.index.json"
-    files = sorted({*json.loads(index.read_text())["weight_map"].values()}) if index.is_file() else ["model.safetensors"]
+    listed = json.loads(index.read_text())["weight_map"].values() if index.is_file() else ["model.safetensors"]
     reader, found = checkpoint_package("safetensors.torch"), dict[str, Tensor]()
-    for file in files:
+    for file in sorted({*listed}):
         try:
             found.update(reader.load_file(folder / file))
         except Exception as error:  # of the library's own kinds, or of the disk
@@ -130,7 +130,7 @@ def _without_memory() -> Iterator[None]:
         if parameter is not None and not parameter.is_meta:  # one that is, is tied
             module._parameters[name] = nn.Parameter(parameter.to("meta"), requires_grad=False)
 
-    nn.Module.register_parameter = register_empty  # type: ignore[method-assign]
+    nn.Module.register_parameter = register_empty  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
@@ -165,7 +165,7 @@ def _place(model: nn.Module, name: str, value: PackedMatrix | Tensor, dtype: tor
 def _packed_layer(owner: nn.Module, matrix: PackedMatrix, dtype: torch.dtype) -> nn.Module:
     if isinstance(owner, nn.Embedding):
         scale = getattr(owner, "embed_scale", None)
-        return PackedEmbedding(matrix, dtype, owner.padding_idx, scale if isinstance(scale, Tensor) else None)
+        return PackedEmbedding(matrix, dtype, scale if isinstance(scale, Tensor) else None)
     bias = getattr(owner, "bias", None)
     if not isinstance(owner, nn.Linear) or (bias is not None and not bias.is_meta):
         return PackedLinear(matrix, None if bias is None else bias.data)

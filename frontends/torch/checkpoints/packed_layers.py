@@ -1,9 +1,10 @@
-"""Layers whose weights are packed matrices; a tied embedding and its head have one."""
+"""Layers whose weights are packed matrices; tied ones share theirs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -15,6 +16,8 @@ class PackedLinear(nn.Module):
 
     `round_input` quantises the input, where the scheme of the weights says so.
     """
+
+    bias: Tensor | None
 
     def __init__(
         self, matrix: PackedMatrix, bias: Tensor | None = None, round_input: Callable[[Tensor], Tensor] | None = None
@@ -37,9 +40,16 @@ class PackedLinear(nn.Module):
 
 
 class PackedEmbedding(nn.Module):
-    """Embedding that dequantises the rows that it reads; `factor` scales them, where the model does."""
+    """Embedding that dequantises the rows that it reads.
 
-    def __init__(self, matrix: PackedMatrix, dtype: object, padding_idx: int | None, factor: Tensor | None) -> None:
+    `factor` scales them, where the model does.
+    """
+
+    factor: Tensor | None
+
+    def __init__(
+        self, matrix: PackedMatrix, dtype: torch.dtype, padding_idx: int | None, factor: Tensor | None
+    ) -> None:
         super().__init__()
         self.matrix, self.dtype, self.padding_idx = matrix, dtype, padding_idx
         self.register_buffer("factor", factor)

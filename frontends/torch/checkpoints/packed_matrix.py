@@ -1,4 +1,4 @@
-"""Matrix of quantised numbers with scales: it is computed from packed numbers where it is read.
+"""Matrix of quantised numbers with scales, dequantised where it is read.
 
     w[n, k] = (numbers[n, k] - zero[n, k // group]) * scale[n, k // group] + shift[n, k // group]
 
@@ -29,15 +29,13 @@ class PackedMatrix(nn.Module):
     zero: Tensor | None
     shift: Tensor | None
 
-    def __init__(
-        self, numbers: Tensor, scale: Tensor, zero: Tensor | None = None, shift: Tensor | None = None
-    ) -> None:
+    def __init__(self, numbers: Tensor, scale: Tensor, zero: Tensor | None = None, shift: Tensor | None = None) -> None:
         super().__init__()
         rows, columns = numbers.shape
         groups = scale.shape[-1]
         if scale.dim() != 2 or scale.shape[0] not in (1, rows) or groups < 1 or columns % groups:
             raise UsageError(
-                f"a weight [{rows}, {columns}]: expected scales [{rows}, groups] whose groups divide {columns} columns, "
+                f"a weight [{rows}, {columns}]: expected scales [{rows}, groups] whose groups divide its columns, "
                 f"found {list(scale.shape)}",
                 hint="quantise it with a group size that divides its columns",
             )
@@ -55,7 +53,7 @@ class PackedMatrix(nn.Module):
         return pairs[..., 0] | pairs[..., 1] << _BITS
 
     def forward(self, dtype: torch.dtype, rows: Tensor | None = None) -> Tensor:
-        """Return the matrix, or some rows of it, in a type of floats."""
+        """Return the matrix, or some of its rows, in a type."""
         stored = self.numbers if rows is None else self.numbers[rows]
         if self.is_packed:
             shifts = torch.arange(0, _PER_BYTE * _BITS, _BITS, dtype=torch.uint8, device=stored.device)

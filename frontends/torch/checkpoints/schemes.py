@@ -38,7 +38,7 @@ def checkpoint_package(name: str) -> Any:
 
 
 def pack_layers(model: nn.Module) -> nn.Module:
-    """Replace the quantised linear layers of a model of compressed-tensors, in place; return the model.
+    """Replace the layers of a model that compressed-tensors quantised; return it.
 
     The model is one of `AutoModel.from_pretrained` that has not run yet: its first run makes it dense.
 
@@ -49,33 +49,40 @@ def pack_layers(model: nn.Module) -> nn.Module:
         tensors = {**dict(layer.named_parameters(recurse=False)), **dict(layer.named_buffers(recurse=False))}
         replace_layer(model, name, layer_of_scheme(name, layer.quantization_scheme, tensors))
     if not found:
-        raise UsageError(f"{type(model).__name__} has no layers that compressed-tensors quantised", hint="load it first")
+        raise UsageError(
+            f"{type(model).__name__} has no layers that compressed-tensors quantised", hint="load it first"
+        )
     return model
 
 
 def replace_layer(model: nn.Module, name: str, layer: nn.Module) -> None:
-    """Put a layer in the place of a model's layer of a name."""
+    """Give a model another layer of a name."""
     parent, _, last = name.rpartition(".")
     setattr(model.get_submodule(parent), last, layer)
 
 
 def layer_of_scheme(name: str, scheme: Any, tensors: Mapping[str, Tensor]) -> PackedLinear:
-    """Return the layer of a scheme's tensors, by their names in a checkpoint.
+    """Return the layer of a scheme's tensors, by name.
 
     Raises `UsageError` for another scheme, and where a tensor is missing.
     """
     given, where = scheme.weights, f"layer {quote(name)}"
-    kind, strategy = (str(getattr(v, "value", v)) for v in (getattr(given, "type", None), getattr(given, "strategy", None)))
+    kind, strategy = (_word(getattr(given, field, None)) for field in ("type", "strategy"))
     bits = 0 if given is None else given.num_bits
     known = (kind == "int" and 1 <= bits <= 8) or (kind == "float" and bits in _FLOATS)
     others = [other for other in _OTHERS if other in tensors]
     if not known or strategy not in _STRATEGIES or scheme.output_activations is not None or others:
         found = f"{bits} bits of {kind} by {strategy}" + (f" with {', '.join(others)}" if others else "")
         found += " and rounded results" * (scheme.output_activations is not None)
-        raise UsageError(f"{where}: expected integers of 1 to 8 bits or f8e4m3, with scales of the tensor, of channels, "
+        raise UsageError(f"{where}: expected integers of up to 8 bits or f8e4m3, with scales of tensors, channels, "
                          f"groups or blocks; found {found}", hint=_HINT)  # fmt: skip
     matrix = _matrix(where, given, strategy, tensors)
-    return PackedLinear(matrix, _detached(tensors.get("bias")), _rounding(scheme.input_activations, tensors))
+    return PackedLinear(matrix, _without_gradient(tensors.get("bias")), _rounding(scheme.input_activations, tensors))
+
+
+def _word(value: object) -> str:
+    """Return the text of a field, which may be a member of an enumeration."""
+    return str(getattr(value, "value", value))
 
 
 def _matrix(where: str, given: Any, strategy: str, tensors: Mapping[str, Tensor]) -> PackedMatrix:
@@ -92,7 +99,7 @@ def _matrix(where: str, given: Any, strategy: str, tensors: Mapping[str, Tensor]
                 hint="convert the model before its first run, which makes it dense",
             )
     rows, columns = numbers.shape
-    zero = None if given.symmetric else _detached(tensors.get("weight_zero_point"))
+    zero = None if given.symmetric else _without_gradient(tensors.get("weight_zero_point"))
     steps = scale.reshape(-1, 1) if strategy in ("tensor", "channel") else scale
     if zero is not None and "weight_packed" in tensors and strategy in ("group", "channel"):
         zero = helpers.unpack_from_int32(zero, given.num_bits, (rows, steps.shape[-1]), packed_dim=0)
@@ -100,10 +107,11 @@ def _matrix(where: str, given: Any, strategy: str, tensors: Mapping[str, Tensor]
         tall, wide = given.block_structure
         if steps.shape[-1] != columns // wide:
             raise UsageError(f"{where}: blocks of {wide} do not divide {columns} columns", hint=_HINT)
-        steps, zero = (v if v is None else v.repeat_interleave(tall, 0)[:rows] for v in (steps, zero))
+        steps = steps.repeat_interleave(tall, 0)[:rows]
+        zero = None if zero is None else zero.repeat_interleave(tall, 0)[:rows]
     elif strategy == "group" and steps.shape[-1] * given.group_size != columns:
         raise UsageError(
-            f"{where}: expected {columns} columns in groups of {given.group_size}, found {steps.shape[-1]} scales a row",
+            f"{where}: expected {columns} columns in groups of {given.group_size}, found {steps.shape[-1]} scales",
             hint="quantise it with a group size that divides its columns",
         )
     return PackedMatrix(numbers, steps, zero if zero is None else zero.reshape(-1, steps.shape[-1]))
@@ -116,7 +124,7 @@ def _tensor(where: str, name: str, tensors: Mapping[str, Tensor]) -> Tensor:
     return tensors[name].detach()
 
 
-def _detached(tensor: Tensor | None) -> Tensor | None:
+def _without_gradient(tensor: Tensor | None) -> Tensor | None:
     return None if tensor is None else tensor.detach()
 
 
@@ -127,7 +135,7 @@ def _rounding(given: Any, tensors: Mapping[str, Tensor]) -> Any:
     package = checkpoint_package("compressed_tensors.quantization.lifecycle.forward")
     if given.dynamic is True:
         return partial(_round_dynamically, package, given)
-    scale, zero = _tensor("a rounded input", "input_scale", tensors), _detached(tensors.get("input_zero_point"))
+    scale, zero = _tensor("a rounded input", "input_scale", tensors), _without_gradient(tensors.get("input_zero_point"))
     return lambda x: package.fake_quantize(x, scale, zero, given)
 
 

@@ -3,8 +3,8 @@
 Examples are identities, dropout at inference, reshapes to the same shape, casts to the same type.
 
 An output is a copy when every statement that writes it is one unguarded read of one input at the written place, and the
-types are equal. Nothing depends on the name of the operation. A node whose other outputs are no copies stays for these. So
-does one that subtracts a constant of zeros, as the zero points of symmetric weights are, or multiplies by one of ones.
+types are equal. Nothing depends on the name of the operation. A node whose other outputs are no copies stays for these.
+A node copies, too, that subtracts a constant of zeros (zero points of symmetric weights), or multiplies by ones.
 
     %a: f32[4] = relu(%x)                 ->     %y: f32[4] = relu(%x)
     %y: f32[4] = dropout(%a)                     output %y
@@ -61,7 +61,7 @@ class RemoveIdentities:
         instance = self.instances.of_node(node, graph)
         results = dict(zip(instance.outputs, node.outputs, strict=False))
         operands = dict(zip(instance.inputs, node.inputs, strict=False))
-        arrays = {f: graph.constants[v] for f, v in operands.items() if f is not None and v in graph.constants}
+        arrays = {f: graph.constants[v] for f, v in operands.items() if f and v and v in graph.constants}
         copies = elementwise_copies(_without_neutral(instance.program, arrays)).items()
         found = {results.get(c): operands.get(source) for c, source in copies}
         return {c: source for c, source in found.items() if c is not None and source is not None}

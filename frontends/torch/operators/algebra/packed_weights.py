@@ -1,4 +1,4 @@
-"""Products with weights of four bits in the layouts of PyTorch's own kernels.
+"""Products with weights of four bits in PyTorch's packed layouts.
 
     w[n, k] = (q[n, k] - 8) * scale[k // group, n] + zero[k // group, n]
 
@@ -7,7 +7,7 @@ which its axes form a matrix:
 
     CUDA, words of 8 for lanes of matrix instructions, tiles of 8 rows and 16 columns
         [n // 8, k // 16I, n % 8, k % 8 // 2, k // 32 % (I // 2), k % 2, k // 16 % 2, k // 8 % 2]
-    CPU, blocks of B rows, B depends on its vectors; a byte has rows B / 2 apart, in a shorter last block neighbours
+    CPU, blocks of B rows, B depends on its vectors; a byte has row r and r + B / 2, in a shorter last block neighbours
         [n // B, k, n % (B / 2), n % B // (B / 2)]
 
 Constants become matrices of integers at import, which the compiler packs again; of other weights kernels read the
@@ -16,7 +16,6 @@ nibbles where they lie.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,7 +34,7 @@ _ROWS, _COLUMNS, _LANES = 8, 16, 32
 def _arrange(ctx: ImportContext, x: Value, shape: Sequence[int], order: Sequence[int], result: Sequence[int]) -> Value:
     """Return the nibbles of bytes in a shape, with its axes in an order, as numbers around zero."""
     if x in ctx.constants:
-        found = ctx.constants[x]
+        found: Any = ctx.constants[x]
         parts = np.stack([found & 15, found >> 4], -1).astype(np.int8) - _MIDDLE
         return ctx.constant(parts.reshape(shape).transpose(order).reshape(result).copy(), f"{x}.numbers")
     shifts = ctx.constant(np.arange(0, 8, 4, dtype=np.uint8))
@@ -72,13 +71,14 @@ def _of_blocks(ctx: ImportContext, packed: Value) -> Value:
     block = _BLOCK_ROWS.get(torch.backends.cpu.get_cpu_capability(), _OTHER_ROWS)
     whole = rows // block * block
     parts = []
-    for first, count, size, order in ((0, whole, block, (0, 3, 2, 1)), (whole, rows - whole, rows - whole, (0, 2, 3, 1))):
+    for first, count, size in ((0, whole, block), (whole, rows - whole, rows - whole)):
         if count:
+            order = (0, 3, 2, 1) if size == block else (0, 2, 3, 1)
             part = _rows(ctx, packed, first, count)
             parts.append(_arrange(ctx, part, (count // size, depth, size // 2, 2), order, (count, depth)))
     if len(parts) > 1 and parts[0] in ctx.constants:
         return ctx.constant(np.concatenate([ctx.constants[part] for part in parts]), f"{packed}.numbers")
-    return parts[0] if len(parts) == 1 else ctx.emit("concat", *parts, axis=0)  # type: ignore[no-any-return]
+    return parts[0] if len(parts) == 1 else ctx.emit("concat", *parts, axis=0)
 
 
 def _rows(ctx: ImportContext, packed: Value, first: int, count: int) -> Value:
