@@ -47,11 +47,9 @@ class PackedEmbedding(nn.Module):
 
     factor: Tensor | None
 
-    def __init__(
-        self, matrix: PackedMatrix, dtype: torch.dtype, padding_idx: int | None, factor: Tensor | None
-    ) -> None:
+    def __init__(self, matrix: PackedMatrix, dtype: torch.dtype, factor: Tensor | None) -> None:
         super().__init__()
-        self.matrix, self.dtype, self.padding_idx = matrix, dtype, padding_idx
+        self.matrix, self.dtype = matrix, dtype
         self.register_buffer("factor", factor)
         self.num_embeddings, self.embedding_dim = matrix.rows, matrix.columns
 

@@ -1,0 +1,114 @@
+"""Products of PyTorch's packed weights of four bits, and of torchao's layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from cuts.compile.build import build
+from cuts.compile.torch_backend import cuts_backend
+from cuts.ir import CutsError
+from cuts.tests.frontends.test_packed_models import Buffers, constant_bytes, run
+from cuts.tests.needs import needs_opencl
+
+torch = pytest.importorskip("torch")
+
+ATEN = torch.ops.aten
+
+
+def tiles(numbers: Any, inner: int = 8) -> Any:
+    """Return numbers [N, K] as words for lanes of matrix instructions, nibble by nibble."""
+    rows, columns = numbers.shape
+    words = torch.zeros(rows // 8, columns // (16 * inner), 32, inner // 2, dtype=torch.int64)
+    for tile, outer, lane, word in np.ndindex(*words.shape):
+        first = (outer * inner + 2 * word) * 16 + lane % 4 * 2
+        for place, column in enumerate((0, 8, 16, 24, 1, 9, 17, 25)):
+            number = int(numbers[tile * 8 + lane // 4, first + column])
+            words[tile, outer, lane, word] |= number << 4 * place
+    return torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32)
+
+
+def packed_case(name: str, rows: int, columns: int, group: int, kind: Any) -> tuple[Any, Any, Any]:
+    """Return a module, an input and its product in f64."""
+    chance = torch.Generator().manual_seed(0)
+    numbers = torch.randint(0, 16, (rows, columns), generator=chance, dtype=torch.int32)
+    steps = torch.rand(columns // group, rows, 2, generator=chance).to(kind)
+    x = torch.randn(3, columns, generator=chance).to(kind)
+    scale, zero = (steps[..., n].double().T.repeat_interleave(group, 1) for n in range(2))
+    packed = tiles(numbers) if name == "tiles" else ATEN._convert_weight_to_int4pack_for_cpu(numbers, 8)
+    call = ATEN._weight_int4pack_mm if name == "tiles" else ATEN._weight_int4pack_mm_for_cpu
+    module = Buffers(lambda m, x: call(x, m.p, group, m.s), {"p": packed, "s": steps})
+    return module, x, x.double() @ ((numbers - 8) * scale + zero).T
+
+
+@needs_opencl
+@pytest.mark.parametrize(("name", "rows", "columns", "group", "kind"), [
+    ("tiles", 16, 256, 32, torch.bfloat16), ("blocks", 64, 64, 32, torch.float32),
+    ("blocks", 80, 64, 64, torch.bfloat16), ("blocks", 48, 32, 32, torch.float32),
+])  # fmt: skip
+@pytest.mark.parametrize("freeze", [False, True])
+def test_packed_layouts(name: str, rows: int, columns: int, group: int, kind: Any, freeze: bool) -> None:
+    module, x, expected = packed_case(name, rows, columns, group, kind)
+    bound = (3 + columns / 8) * torch.finfo(kind).eps * expected.abs().max()  # roundings of weights and of the result
+    torch._dynamo.reset()
+    with torch.no_grad():
+        found = torch.compile(module, backend=cuts_backend, options={"freeze": freeze})(x)
+    assert (found.double() - expected).abs().max() <= bound
+    if freeze and rows % 64 == 0:
+        with torch.no_grad():
+            plan = build(torch.export.export(module, (x,)))
+        assert constant_bytes(plan) <= rows * columns // 2 + module.s.nbytes + 64
+
+
+def test_groups_that_scales_lack() -> None:
+    module, x, _ = packed_case("blocks", 64, 64, 32, torch.float32)
+    module.s = module.s[:1]
+    with torch.no_grad():
+        program = torch.export.export(module, (x,))
+    with pytest.raises(CutsError, match=r"expected scales and zeros \[2, 64, 2\] of groups of 32, found \[1, 64, 2\]"):
+        build(program)
+
+
+# ---- torchao
+
+
+def torchao_case(name: str) -> tuple[Any, Any, int]:
+    """Return a quantised layer, an input and bits of a weight."""
+    quantization = pytest.importorskip("torchao.quantization", reason="torchao is not installed")
+    groups = {"granularity": quantization.PerGroup(32)}
+    config, bits = {
+        "int8": (lambda: quantization.Int8WeightOnlyConfig(), 8),
+        "float8": (lambda: quantization.Float8WeightOnlyConfig(), 8),
+        "int4": (lambda: quantization.IntxWeightOnlyConfig(weight_dtype=torch.int4, **groups), 4),
+        "dynamic": (lambda: quantization.Int8DynamicActivationInt8WeightConfig(), 8),
+    }[name]
+    torch.manual_seed(0)
+    layers, x = torch.nn.Sequential(torch.nn.Linear(128, 64)).eval(), torch.randn(3, 128)
+    quantization.quantize_(layers, config())
+    return layers, x, bits
+
+
+@needs_opencl
+@pytest.mark.filterwarnings("ignore")  # torchao's own
+@pytest.mark.parametrize("name", ["int8", "float8", "int4", "dynamic"])
+def test_torchao_layers(name: str) -> None:
+    layers, x, bits = torchao_case(name)
+    with torch.no_grad():
+        expected = layers(x).numpy()
+        plan = build(torch.export.export(layers, (x,)))
+    atol = 1e-5 * np.abs(expected).max() if name != "dynamic" else 0.02 * np.abs(expected).max()
+    np.testing.assert_allclose(run(plan, x.numpy()), expected, atol=atol)
+    assert constant_bytes(plan) <= 64 * 128 * bits // 8 + 64 * (4 * 8 if bits == 4 else 8) + 64 * 4 + 1024
+    assert len(plan.plan.kernels) <= 2, "weights are widened in the product"
+
+
+@needs_opencl
+def test_zero_points_of_zero_vanish() -> None:
+    weight = torch.randint(-8, 8, (64, 128), dtype=torch.int8)
+    function = lambda m, x: torch.nn.functional.linear(x, (m.q.float() - m.z.float()[:, None]) * m.s[:, None])  # noqa: E731
+    given = {"q": weight, "z": torch.zeros(64, dtype=torch.int8), "s": torch.rand(64)}
+    module, x = Buffers(function, given), torch.randn(2, 128)
+    plan = build(module, (x,))
+    np.testing.assert_allclose(run(plan, x.numpy()), module(x).numpy(), rtol=1e-4, atol=1e-4)
+    assert constant_bytes(plan) <= 64 * 64 + 64 * 4
