@@ -104,6 +104,44 @@ def test_torchao_layers(name: str) -> None:
 
 
 @needs_opencl
+@pytest.mark.parametrize("name", ["tensor", "symmetric", "token"])
+def test_dynamic_ranges_of_pt2e(name: str) -> None:
+    import torch.ao.quantization.fx._decomposed  # registers the operations
+
+    call = torch.ops.quantized_decomposed
+
+    def function(_: Any, x: Any) -> Any:
+        if name == "token":
+            steps = call.choose_qparams_per_token(x, torch.int8)
+            return call.quantize_per_token(x, *(s.float() for s in steps), -127, 127, torch.int8)
+        choose = call.choose_qparams if name == "tensor" else call.choose_qparams_symmetric
+        ends = -128, 127
+        return call.quantize_per_tensor(x, *choose.tensor(x, *ends, 1e-7, torch.int8), *ends, torch.int8)
+
+    module, x = Buffers(function, {}), torch.randn(5, 33, generator=torch.Generator().manual_seed(0)) + 0.5
+    plan = build(torch.export.export(module, (x,)))
+    assert np.abs(run(plan, x.numpy()).astype(int) - module(x).numpy().astype(int)).max() <= 1
+
+
+@needs_opencl
+def test_wrapped_parameters_freeze() -> None:
+    layers, _, _ = torchao_case("int8")
+    norms = [torch.nn.LayerNorm(128), torch.nn.LayerNorm(64), torch.nn.LayerNorm(64)]
+    for norm in norms:
+        torch.nn.init.normal_(norm.weight)
+    module = torch.nn.Sequential(norms[0], layers[0], norms[1], norms[2]).eval()
+    x = torch.randn(3, 128)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        expected = module(x)
+        call = torch.compile(module, backend=cuts_backend, options={"freeze": True})
+        assert (call(x) - expected).norm() <= 1e-5 * expected.norm()
+        norms[2].weight.mul_(2)
+        with pytest.warns(UserWarning, match="parameters changed after they had become constants"):
+            assert (call(x) - module(x)).norm() <= 1e-5 * expected.norm()
+
+
+@needs_opencl
 def test_zero_points_of_zero_vanish() -> None:
     weight = torch.randint(-8, 8, (64, 128), dtype=torch.int8)
     function = lambda m, x: torch.nn.functional.linear(x, (m.q.float() - m.z.float()[:, None]) * m.s[:, None])  # noqa: E731

@@ -115,7 +115,7 @@ def _add_parts(graph: torch.fx.Graph, name: str, value: Any, source: Any, meta: 
             parts.append(_add_parts(graph, inner, part, at, meta))
             continue
         parts.append(graph.placeholder(inner))
-        parts[-1].meta, parts[-1]._dynamo_source = dict(meta), at  # type: ignore[attr-defined]
+        parts[-1].meta, parts[-1]._dynamo_source = dict(meta), at
     kind, shape, stride = type(value), value.shape, value.stride()
 
     def rebuild(*tensors: Any) -> Any:

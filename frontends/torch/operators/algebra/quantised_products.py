@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from .....ir import DType, GraphError
@@ -160,12 +161,48 @@ def _dequantise_groups(
     return ctx.cast(real, out)
 
 
+def _choose(ctx: ImportContext, x: Value, low: int, high: int, eps: float, symmetric: bool, middle: int) -> Any:
+    """Return the scale f64[1] and the zero point i64[1] that numbers within limits need."""
+    real = ctx.reshape(ctx.cast(x, DType.F32), (-1,))
+    zero = ctx.constant(np.float32(0))
+    least = ctx.emit("min", ctx.emit("reduce_min", real, axes=(0,)), zero)
+    most = ctx.emit("max", ctx.emit("reduce_max", real, axes=(0,)), zero)
+    width = ctx.emit("max", most, ctx.emit("neg", least)) if symmetric else ctx.emit("sub", most, least)
+    steps = ctx.constant(np.float32((high - low) / 2 if symmetric else high - low))
+    scale = ctx.emit("max", ctx.emit("div", width, steps), ctx.constant(np.float32(eps)))
+    if symmetric:
+        return ctx.cast(scale, DType.F64), ctx.number(middle, DType.I64, (1,))
+    shift = ctx.emit("sub", ctx.constant(np.float32(low)), ctx.emit("round", ctx.emit("div", least, scale)))
+    point = ctx.emit("clip", shift, min=float(low), max=float(high))
+    return ctx.cast(scale, DType.F64), ctx.cast(point, DType.I64)
+
+
+def _choose_whole(ctx: ImportContext, x: Value, low: int, high: int, eps: float, dtype: torch.dtype) -> Any:
+    return _choose(ctx, x, low, high, eps, symmetric=False, middle=0)
+
+
+def _choose_symmetric(ctx: ImportContext, x: Value, low: int, high: int, eps: float, dtype: torch.dtype) -> Any:
+    return _choose(ctx, x, low, high, eps, symmetric=True, middle=128 if dtype is torch.uint8 else 0)
+
+
+def _choose_tokens(ctx: ImportContext, x: Value, dtype: torch.dtype) -> Any:
+    """Return the scales f64 and zero points i64 of rows, symmetric numbers of a byte."""
+    sizes = ctx.emit("reduce_max", ctx.emit("abs", x), axes=(-1,), keepdims=True)
+    sizes = ctx.cast(sizes, DType.F32) if ctx.type(x).dtype is DType.F16 else sizes
+    kind = ctx.type(sizes).dtype
+    scale = ctx.emit("div", ctx.emit("max", sizes, ctx.constant(1e-5, dtype=kind)), ctx.constant(127, dtype=kind))
+    return ctx.cast(scale, DType.F64), ctx.number(0, DType.I64, ctx.shape(scale))
+
+
 _NAMES: dict[str, tuple[Convert, Convert]] = {
     "per_tensor": (_quantise_whole, _dequantise_whole), "per_channel": (_quantise_slices, _dequantise_slices),
     "per_token": (_quantise_tokens, _dequantise_tokens), "per_channel_group": (_quantise_groups, _dequantise_groups),
 }  # fmt: skip
 TABLE: dict[str, Convert] = {
     "aten._int_mm": _int_mm, "aten._weight_int8pack_mm": _product_of_bytes,
+    "quantized_decomposed.choose_qparams": _choose_whole,
+    "quantized_decomposed.choose_qparams_symmetric": _choose_symmetric,
+    "quantized_decomposed.choose_qparams_per_token": _choose_tokens,
     **{f"quantized_decomposed.quantize_{name}": pair[0] for name, pair in _NAMES.items()},
     **{f"quantized_decomposed.dequantize_{name}": pair[1] for name, pair in _NAMES.items()},
 }  # fmt: skip
