@@ -75,7 +75,7 @@ def test_blocks_equal_the_package(kind: str) -> None:
 
 
 def write_gguf(path: Path, model: Any, arch: str, kind: str) -> Any:
-    """Write a model to a file; return it with the weights that the file has."""
+    """Write a model to a file; return it with the file's weights."""
     gguf = pytest.importorskip("gguf", reason="gguf is not installed")
     writer, config = gguf.GGUFWriter(path, arch), model.config
     for field, value in {
@@ -147,7 +147,7 @@ SCHEMES = {
 
 
 def quantised_layer(name: str, weight: Any) -> tuple[Any, dict[str, Any], Any]:
-    """Return a scheme, its tensors of a weight, and the package's own dequantised weight."""
+    """Return a scheme, its tensors, and the package's dequantised weight."""
     quantization = pytest.importorskip("compressed_tensors.quantization", reason="compressed-tensors is not installed")
     from compressed_tensors.compressors import BaseCompressor
 

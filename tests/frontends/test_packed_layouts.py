@@ -18,7 +18,7 @@ ATEN = torch.ops.aten
 
 
 def tiles(numbers: Any, inner: int = 8) -> Any:
-    """Return numbers [N, K] as words for lanes of matrix instructions, nibble by nibble."""
+    """Return numbers [N, K] as words for lanes of matrix instructions."""
     rows, columns = numbers.shape
     words = torch.zeros(rows // 8, columns // (16 * inner), 32, inner // 2, dtype=torch.int64)
     for tile, outer, lane, word in np.ndindex(*words.shape):

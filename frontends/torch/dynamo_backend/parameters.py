@@ -69,7 +69,7 @@ def lift_attributes(module: Any) -> tuple[Any, list[torch.Tensor]]:
 
 
 def unwrap_subclasses(module: Any, examples: Sequence[Any]) -> tuple[Any, list[Any], bool]:
-    """Return a captured module of plain tensors, its examples, and whether it has others.
+    """Return a captured module of plain tensors, its examples, whether these differ.
 
     A wrapper of several tensors, as torchao's quantised weights, becomes inputs and a call that makes the wrapper:
 
@@ -125,7 +125,7 @@ def _add_parts(graph: torch.fx.Graph, name: str, value: Any, source: Any, meta: 
 
 
 def _inputs_first(graph: torch.fx.Graph) -> torch.fx.Graph:
-    """Move inputs in front of calls, and return the graph."""
+    """Return a graph with inputs before calls."""
     first = next(node for node in graph.nodes if node.op != "placeholder")
     for node in graph.find_nodes(op="placeholder"):
         first.prepend(node)

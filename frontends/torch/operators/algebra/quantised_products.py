@@ -162,7 +162,7 @@ def _dequantise_groups(
 
 
 def _choose(ctx: ImportContext, x: Value, low: int, high: int, eps: float, symmetric: bool, middle: int) -> Any:
-    """Return the scale f64[1] and the zero point i64[1] that numbers within limits need."""
+    """Return the scale f64[1] and zero point i64[1] of numbers within limits."""
     real = ctx.reshape(ctx.cast(x, DType.F32), (-1,))
     zero = ctx.constant(np.float32(0))
     least = ctx.emit("min", ctx.emit("reduce_min", real, axes=(0,)), zero)
