@@ -124,6 +124,23 @@ def test_dynamic_ranges_of_pt2e(name: str) -> None:
 
 
 @needs_opencl
+@pytest.mark.skipif(not hasattr(torch.nn.functional, "scaled_mm"), reason="PyTorch has no scaled_mm")
+@pytest.mark.parametrize("by_row", [False, True])
+def test_scaled_mm_by_recipes(by_row: bool) -> None:
+    kind = torch.nn.functional.ScalingType.RowWise if by_row else torch.nn.functional.ScalingType.TensorWise
+    scales = (torch.rand(16, 1), torch.rand(1, 32)) if by_row else (torch.tensor(0.5), torch.tensor(0.25))
+    weight = torch.randn(32, 64, generator=torch.Generator().manual_seed(0)).to(torch.float8_e4m3fn)
+
+    def function(m: Any, x: Any) -> Any:
+        a = x.to(torch.float8_e4m3fn)
+        return torch.nn.functional.scaled_mm(a, m.w.t(), m.a, kind, m.b, kind, output_dtype=torch.bfloat16).float()
+
+    module, x = Buffers(function, {"w": weight, "a": scales[0], "b": scales[1]}), torch.randn(16, 64)
+    found = run(build(torch.export.export(module, (x,))), x.numpy())
+    np.testing.assert_allclose(found, module(x).numpy(), rtol=2**-7, atol=2**-7)
+
+
+@needs_opencl
 def test_wrapped_parameters_freeze() -> None:
     layers, _, _ = torchao_case("int8")
     norms = [torch.nn.LayerNorm(128), torch.nn.LayerNorm(64), torch.nn.LayerNorm(64)]

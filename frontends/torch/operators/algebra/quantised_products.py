@@ -15,14 +15,33 @@ import torch
 
 from .....ir import DType, GraphError
 from ...import_context import Convert, ImportContext, Value, dtype_of
+from ..layers import scaled_mm
 
 #: Scales and zero points: tensors, or numbers.
 Steps = Value | float | int
+#: PyTorch's numbers of scales for a whole tensor, and for rows or columns.
+_PLAIN_RECIPES = {0, 1}
 
 
 def _int_mm(ctx: ImportContext, a: Value, b: Value) -> Any:
     """Convert a product of bytes, added up in 32 bits."""
     return ctx.emit("matmul", *(ctx.cast(value, DType.I32) for value in (a, b)))
+
+
+def _scaled_mm(
+    ctx: ImportContext, a: Value, b: Value, a_scale: Sequence[Value], a_recipe: Sequence[int], a_swizzle: Sequence[int],
+    b_scale: Sequence[Value], b_recipe: Sequence[int], b_swizzle: Sequence[int], bias: Value | None,
+    dtype: torch.dtype | None, *_: Any,
+) -> Any:  # fmt: skip
+    """Convert a product of 8-bit floats with scales of tensors, or of rows and columns.
+
+    Raises `GraphError` for scales of blocks, several levels of them, and permuted ones.
+    """
+    if {*a_recipe, *b_recipe} - _PLAIN_RECIPES or len(a_scale) > 1 or any((*a_swizzle, *b_swizzle)):
+        raise GraphError(
+            f"scales of recipes {[*a_recipe]} and {[*b_recipe]} are not supported", hint="give one a tensor or a row"
+        )
+    return scaled_mm(ctx, a, b, a_scale[0], b_scale[0], bias, None, dtype)
 
 
 def _product_of_bytes(ctx: ImportContext, a: Value, weight: Value, scales: Value) -> Any:
@@ -199,7 +218,7 @@ _NAMES: dict[str, tuple[Convert, Convert]] = {
     "per_token": (_quantise_tokens, _dequantise_tokens), "per_channel_group": (_quantise_groups, _dequantise_groups),
 }  # fmt: skip
 TABLE: dict[str, Convert] = {
-    "aten._int_mm": _int_mm, "aten._weight_int8pack_mm": _product_of_bytes,
+    "aten._int_mm": _int_mm, "aten._scaled_mm_v2": _scaled_mm, "aten._weight_int8pack_mm": _product_of_bytes,
     "quantized_decomposed.choose_qparams": _choose_whole,
     "quantized_decomposed.choose_qparams_symmetric": _choose_symmetric,
     "quantized_decomposed.choose_qparams_per_token": _choose_tokens,
