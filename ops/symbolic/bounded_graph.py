@@ -24,6 +24,7 @@ from ...ir import (
     GraphError,
     Node,
     Program,
+    RowProducer,
     SizeSamples,
     Statement,
     SymbolicExtent,
@@ -38,6 +39,7 @@ from ...ir import (
 from ..gradient import declare
 from ..language import Instances
 from .bounded_program import Layouts, bounded_program
+from .computed_sizes import take_in
 from .extrapolation import extrapolated_graph, graph_form
 from .unify import SizeDependence, SizeInput, Unifier
 
@@ -47,13 +49,14 @@ class BoundedGraph:
     """Graph whose tensors have room for the greatest sizes.
 
     `layouts` has the places of the elements of inputs and outputs; `sizes` the scalar input of each dim that the graph
-    reads; `fixed` the results of the interface that are sizes.
+    reads; `fixed` the results of the interface that are sizes; `counts` the output with the size of each computed dim.
     """
 
     graph: Graph
     layouts: Mapping[str, Layouts]
     sizes: Mapping[str, SizeInput]
     fixed: Mapping[str, SymbolicExtent] = field(factory=dict)
+    counts: Mapping[str, str] = field(factory=dict)
 
 
 def bounded_graph(graphs: Sequence[Graph], samples: SizeSamples, instances: Instances) -> BoundedGraph:
@@ -101,12 +104,26 @@ class _Bounding:
             except SizeDependence as error:
                 raise self._error(first.nodes[number], error) from error
         sizes = {dim: source for dim, source in self.inputs.items() if source.tensor in self.used}
-        extra = tuple(source.tensor for source in sizes.values())
+        scalars = {dim: source.tensor for dim, source in sizes.items()}
         graph = evolve(
-            first, inputs=(*first.inputs, *extra), nodes=tuple(self.nodes), types=self.types, constants=constants
+            first,
+            inputs=(*first.inputs, *scalars.values()),
+            nodes=tuple(self.nodes),
+            types=self.types,
+            constants=constants,
+            interface=evolve(first.interface, producers=()),
         )
-        ends = (*first.inputs, *first.outputs)
-        return BoundedGraph(live_graph(graph), {name: self.layouts[name] for name in ends}, sizes, self._size_results())
+        whole, counts = take_in(live_graph(graph), self._checked_producers(), scalars, self.instances.infer)
+        layouts = {name: self.layouts[name] for name in (*whole.inputs, *whole.outputs) if name in self.layouts}
+        sizes = {dim: source for dim, source in sizes.items() if dim not in counts}
+        return BoundedGraph(whole, layouts, sizes, self._size_results(), counts)
+
+    def _checked_producers(self) -> tuple[RowProducer, ...]:
+        """Return the producers, which select from as many elements at all sizes."""
+        producers = self.graphs[0].interface.producers
+        if any(graph.interface.producers != producers for graph in self.graphs):
+            raise GraphError("a result whose size depends on values is another one at other sizes")
+        return producers
 
     def _size_results(self) -> dict[str, SymbolicExtent]:
         """Return the fixed results that are sizes."""

@@ -80,7 +80,7 @@ def _max_unpool(call: NodeCall) -> None:
     call.result("pad", placed, pads=(0,) * (rank + 4) + tuple(more))
 
 
-def _compress(call: NodeCall) -> None:
+def compress(call: NodeCall) -> None:
     """Convert a constant selection to a gather; another one would have an unknown shape."""
     condition = call.array(1, "which fixes the shape of the result")
     if condition is None:
@@ -104,5 +104,5 @@ TABLE: dict[str, Convert] = {
     "TopK": _top_k,
     "Hardmax": _hardmax,
     "MaxUnpool": _max_unpool,
-    "Compress": _compress,
+    "Compress": compress,
 }

@@ -142,7 +142,8 @@ class _Bucket:
             extra = [self._scalar(named[dim] - source.low, device) for dim, source in self.bounded.sizes.items()]
             found = self.run(*whole, *extra)
             pairs = zip(self.captured.results, found, strict=True)
-            return [self._present(name, r, named) if isinstance(name, str) else r for name, r in pairs]
+            layouts = self.bounded.layouts
+            return [present_elements(r, layouts[name], named) if isinstance(name, str) else r for name, r in pairs]
 
         return updating(call, self.updated)
 
@@ -160,14 +161,15 @@ class _Bucket:
             self.scalars[key] = torch.tensor(value, dtype=torch.int32, device=device)
         return self.scalars[key]
 
-    def _present(self, name: str, found: torch.Tensor, sizes: Mapping[str, int]) -> torch.Tensor:
-        layouts = self.bounded.layouts[name]
-        factors = [factor for layout in layouts for factor in layout]
-        if all(factor.extent.at(sizes) == factor.capacity for factor in factors):
-            return found
-        whole = found.view([factor.capacity for factor in factors])
-        part = whole[tuple(slice(0, factor.extent.at(sizes)) for factor in factors)]
-        return part.reshape([_extent(layout, sizes) for layout in layouts]).contiguous()
+
+def present_elements(found: torch.Tensor, layouts: Sequence[DimLayout], sizes: Mapping[str, int]) -> torch.Tensor:
+    """Return the elements of a tensor in memory that are there."""
+    factors = [factor for layout in layouts for factor in layout]
+    if all(factor.extent.at(sizes) == factor.capacity for factor in factors):
+        return found
+    whole = found.view([factor.capacity for factor in factors])
+    part = whole[tuple(slice(0, factor.extent.at(sizes)) for factor in factors)]
+    return part.reshape([_extent(layout, sizes) for layout in layouts]).contiguous()
 
 
 def _extent(layout: DimLayout, sizes: Mapping[str, int]) -> int:

@@ -11,6 +11,7 @@ module again.
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -36,11 +37,14 @@ from ..tensors import TensorFunction, call_boxed, function_of_signature, functio
 from .autograd import LazyGraph, apply_autograd, wants_gradients
 from .buckets import BucketedModule
 from .complex_borders import RealGraph, with_real_borders
+from .computed_sizes import compile_computed
 from .dynamic import compile_by_shape, is_dynamic, replace_numbers
 from .frozen import FrozenFunction, check_frozen
 from .module_fingerprint import module_fingerprint
 from .parameters import do_overlap, frozen_inputs, is_direct, lift_attributes, module_numbers, parameter_inputs
 from .updates import updating
+
+_LOG = logging.getLogger("cuts.frontends")
 
 
 def dynamo_backend(
@@ -160,6 +164,9 @@ def _compile_module(
                     direct.append((updating(checked, updated), CachedGraph(ends, constants, compiled, updated)))
                 return _consumer(checked) if trained and not later[0] else make_boxed_func(checked)
         except CutsError as error:
+            computed = _compile_computed(part.graph, device_of(inputs), compile_graph, held, frozen)
+            if computed is not None:
+                return make_boxed_func(computed)
             stages = _compile_stages(part.graph, device_of(inputs), compile_graph, held, frozen, error)
             if stages is not None and stages.parts:
                 notices.add(stages.warning)
@@ -269,6 +276,27 @@ def _compile_stages(
 
     with unset_fake_temporarily():
         return compile_stages(graph, device, frozen_inputs(graph, frozen), compile_part, cause=cause)
+
+
+def _compile_computed(
+    graph: torch.fx.Graph,
+    device: torch.device,
+    compile_graph: CompileGraph,
+    held: frozenset[int],
+    frozen: Mapping[int, torch.Tensor],
+) -> Callable[..., list[Any]] | None:
+    """Compile a graph of autograd with computed sizes, where it is one that can be."""
+
+    def compile_captured(captured: CapturedGraph) -> Callable[..., list[Any]]:
+        return function_of_tensors(evolve(captured, is_last=False), device, compile_graph, held)
+
+    with unset_fake_temporarily():
+        try:
+            check_devices(graph, device)
+            return compile_computed(graph, compile_captured)
+        except CutsError as error:
+            _LOG.info("cuts: sizes that a graph computes are not followed: %s", error)
+            return None
 
 
 def _boxed_function(graph: torch.fx.Graph, staged: StagedFunction) -> Any:
