@@ -38,7 +38,7 @@ class BucketBuilder:
         """Return the bucket of all sizes up to the greatest ones, `sizes`."""
         key = tuple(sizes[dim.name] for dim in self.family.dims)
         if key not in self.made:
-            found = self.family.bounded(sizes, self.spec.instances)
+            found = self.family.bounded_graph_at(sizes, self.spec.instances)
             scalars = {dim: source.tensor for dim, source in found.sizes.items()}
             plan = self.compile(found.graph)
             self.made[key] = BucketPlan(dict(sizes), scalars, found.layouts, found.fixed, found.counts, plan)

@@ -43,7 +43,10 @@ class ModelFamily:
     known: dict[tuple[tuple[str, int], ...], Graph] = field(factory=dict)
 
     def at(self, sizes: Mapping[str, int], bounds: Mapping[str, int] | None = None) -> Graph:
-        """Return the graph at sizes of the dims; `bounds` has the most rows of computed ones among them."""
+        """Return the graph at sizes of the dims.
+
+        `bounds` has the most rows of computed dims among them.
+        """
         key = (*sizes.items(), *(bounds or {}).items())
         if key not in self.known:
             rows = {name: sizes[name] for name in bounds or {}}
@@ -56,7 +59,7 @@ class ModelFamily:
         """The greatest sizes."""
         return {dim.name: dim.high for dim in self.dims}
 
-    def bounded(self, sizes: Mapping[str, int], instances: Instances) -> BoundedGraph:
+    def bounded_graph_at(self, sizes: Mapping[str, int], instances: Instances) -> BoundedGraph:
         """Return the graph for all sizes up to the greatest ones, `sizes`."""
         dims = tuple(Dim(dim.name, dim.low, sizes[dim.name]) for dim in self.dims)
         least = {dim.name: dim.low for dim in dims}
@@ -77,7 +80,7 @@ class ModelFamily:
 
 
 def load_at_sizes(model: ModelLike, spec: Spec, request: ShapeRequest, args: Sequence[Any] = ()) -> Graph | ModelFamily:
-    """Return a model's graph, or its family where sizes vary, or are computed."""
+    """Return a model's graph, or its family where sizes vary."""
     try:
         if request.is_static:
             with suppress(SymbolicShapeError):  # an exported program with dims of its own
@@ -95,7 +98,7 @@ def _computing_family(
     """Return the family of a model with computed sizes; raises the `cause` where it has none that can be followed."""
     try:
         family = evolve(model_family(model, spec, request, args), computes=True)
-        if family.bounded(family.greatest, spec.instances).counts:
+        if family.bounded_graph_at(family.greatest, spec.instances).counts:
             return family
     except CutsError as error:
         _LOG.info("cuts: sizes that a model computes are not followed: %s", error)

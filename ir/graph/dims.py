@@ -25,7 +25,10 @@ class Dim:
         self.check(0)
 
     def check(self, least: int = 1) -> Dim:
-        """Return the dim; raises `UsageError` where its range is empty or begins below `least`."""
+        """Return the dim.
+
+        Raises `UsageError` where its range is empty or begins below `least`.
+        """
         if not least <= self.low <= self.high:
             raise UsageError(
                 f"dim {quote(self.name)}: expected a range of sizes from 1, found {self.low}..{self.high}",

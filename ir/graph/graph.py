@@ -91,9 +91,10 @@ class FixedResult:
 
 @frozen
 class RowProducer:
-    """Node outside of a graph whose results have a computed number of rows, up to a bound.
+    """Node outside of a graph, with a computed number of rows.
 
-    They are inputs of the graph; its operands and the `count` of rows are outputs, unless the count is a result.
+    Its results have at most `bound` rows and are inputs of the graph; its operands and the `count` of rows are outputs,
+    unless the count is a result.
     """
 
     dim: str

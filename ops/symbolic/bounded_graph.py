@@ -24,7 +24,6 @@ from ...ir import (
     GraphError,
     Node,
     Program,
-    RowProducer,
     SizeSamples,
     Statement,
     SymbolicExtent,
@@ -39,7 +38,7 @@ from ...ir import (
 from ..gradient import declare
 from ..language import Instances
 from .bounded_program import Layouts, bounded_program
-from .computed_sizes import take_in
+from .computed_sizes import common_producers, take_in
 from .extrapolation import extrapolated_graph, graph_form
 from .unify import SizeDependence, SizeInput, Unifier
 
@@ -105,25 +104,12 @@ class _Bounding:
                 raise self._error(first.nodes[number], error) from error
         sizes = {dim: source for dim, source in self.inputs.items() if source.tensor in self.used}
         scalars = {dim: source.tensor for dim, source in sizes.items()}
-        graph = evolve(
-            first,
-            inputs=(*first.inputs, *scalars.values()),
-            nodes=tuple(self.nodes),
-            types=self.types,
-            constants=constants,
-            interface=evolve(first.interface, producers=()),
-        )
-        whole, counts = take_in(live_graph(graph), self._checked_producers(), scalars, self.instances.infer)
+        inputs = (*first.inputs, *scalars.values())
+        graph = evolve(first, inputs=inputs, nodes=tuple(self.nodes), types=self.types, constants=constants)
+        whole, counts = take_in(live_graph(graph), common_producers(self.graphs), scalars, self.instances.infer)
         layouts = {name: self.layouts[name] for name in (*whole.inputs, *whole.outputs) if name in self.layouts}
         sizes = {dim: source for dim, source in sizes.items() if dim not in counts}
         return BoundedGraph(whole, layouts, sizes, self._size_results(), counts)
-
-    def _checked_producers(self) -> tuple[RowProducer, ...]:
-        """Return the producers, which select from as many elements at all sizes."""
-        producers = self.graphs[0].interface.producers
-        if any(graph.interface.producers != producers for graph in self.graphs):
-            raise GraphError("a result whose size depends on values is another one at other sizes")
-        return producers
 
     def _size_results(self) -> dict[str, SymbolicExtent]:
         """Return the fixed results that are sizes."""

@@ -1,4 +1,4 @@
-"""Sizes that a graph computes: results whose number of rows depends on values.
+"""Sizes that a graph computes: numbers of rows that depend on values.
 
 A producer has results with room for the most rows, and their number is a value of the graph:
 
@@ -61,15 +61,18 @@ class ComputedSizes:
         return tuple(Dim(producer.dim, 0, producer.bound) for producer in self.producers)
 
     def room(self, length: int) -> int:
-        """Return how many elements the next producer's list of `length` lacks to have one length at all sizes."""
+        """Return the elements that a list of `length` lacks.
+
+        The next producer selects from a list that has one length for all sizes.
+        """
         return self.bounds.get(self._dim, length + 1) - length if self.producers or self.varies else 0
 
     def is_fixed(self, length: int) -> bool:
-        """Return whether the next producer's list has `length` elements at all sizes, as far as it is known."""
+        """Return whether the next producer's list has `length` elements for all sizes."""
         return self.bounds.get(self._dim, length) == length
 
     def size(self, dim: str) -> int | None:
-        """Return the size of a dim at the sample, where it is known."""
+        """Return the size of a dim at the sample, if known."""
         return self.sizes.get(dim, self.bounds.get(dim))
 
     @property
@@ -86,7 +89,7 @@ class ComputedSizes:
         attributes: Mapping[str, Attribute],
         origin: str,
     ) -> tuple[str, ...]:
-        """Add a producer that selects from a list; return its results at the sample.
+        """Add a producer that selects from a list; return its results.
 
         `count` is the value with the number of rows, or the number of the result that is it.
         """
@@ -101,7 +104,7 @@ class ComputedSizes:
         return names
 
     def ends(self, inputs: Iterable[str], outputs: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the inputs and outputs of an imported graph, with those of producers."""
+        """Return inputs and outputs with those of producers."""
         results = tuple(name for producer in self.producers for name in producer.node.outputs)
         read = (name for producer in self.producers for name in (*producer.node.operands, producer.count))
         return (*inputs, *results), (*outputs, *(name for name in read if name not in results))
@@ -115,10 +118,18 @@ def _copy(builder: Builder, value: str, origin: str) -> str:
     return name
 
 
+def common_producers(graphs: Sequence[Graph]) -> tuple[RowProducer, ...]:
+    """Return the producers of graphs at samples; raises `GraphError` where they differ."""
+    producers = graphs[0].interface.producers
+    if any(graph.interface.producers != producers for graph in graphs):
+        raise GraphError("a result whose size depends on values is another one at other sizes")
+    return producers
+
+
 def take_in(
     graph: Graph, producers: Sequence[RowProducer], scalars: Mapping[str, str], infer: Infer
 ) -> tuple[Graph, dict[str, str]]:
-    """Return a bounded graph with its producers, and the output with the size of each of their dims.
+    """Return a bounded graph with its producers, and outputs for sizes.
 
     `scalars` has the scalar input of each dim that nodes read.
     """
@@ -137,7 +148,9 @@ def take_in(
     inputs = tuple(value for value in graph.inputs if value not in made)
     outputs = (*(value for value in graph.outputs if value not in outer), *counts.values())
     nodes = _in_order([*added, *graph.nodes], {*inputs, *graph.constants})
-    return live_graph(evolve(graph, inputs=inputs, outputs=outputs, nodes=nodes, types=types)), counts
+    interface = evolve(graph.interface, producers=())
+    whole = evolve(graph, inputs=inputs, outputs=outputs, nodes=nodes, types=types, interface=interface)
+    return live_graph(whole), counts
 
 
 def _in_order(nodes: Iterable[Node], known: set[str]) -> tuple[Node, ...]:

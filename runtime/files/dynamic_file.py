@@ -56,8 +56,8 @@ def save_dynamic(record: DynamicRecord, folder: str | os.PathLike[str]) -> None:
         for name, content in plan_files(bucket.plan).items():
             files[name] = f"files/{hashlib.sha256(content).hexdigest()[:32]}"
             stored[files[name]] = content
-        given = map(dict, (bucket.sizes, bucket.scalars, bucket.layouts, bucket.fixed))
-        records.append(BucketRecord(*given, files, dict(bucket.counts)))
+        sizes, scalars, layouts = dict(bucket.sizes), dict(bucket.scalars), dict(bucket.layouts)
+        records.append(BucketRecord(sizes, scalars, layouts, dict(bucket.fixed), files, dict(bucket.counts)))
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in stored.items()}
     document = DynamicDocument(cuts_version(), record.name, record.target, record.dims, tuple(records), digests)
     write_folder(Path(folder), stored | {"plan.json": write_document(document)})

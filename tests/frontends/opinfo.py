@@ -42,7 +42,7 @@ MAX_SAMPLES, MAX_ELEMENTS = 5, 20_000
 #: Parts in which the operations are taken, of a second each.
 PARTS = 256
 
-KNOWN = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 
 
 @frozen
@@ -57,7 +57,7 @@ class Finding:
 def entries(table: str) -> dict[str, str]:
     """Return the causes of a table, by operation."""
     found: dict[str, str] = {}
-    for row in KNOWN[table]:
+    for row in TABLES[table]:
         for name in row["operations"].split():
             assert found.setdefault(name, row["cause"]) == row["cause"], f"{name} has two rows in {table}"
     return found
@@ -75,7 +75,7 @@ def operations(part: int) -> list[Any]:
 
 
 def types_of(operation: Any) -> list[torch.dtype]:
-    """Return f32 and another element type of an operation, as far as it has them."""
+    """Return f32 and another element type of an operation."""
     own = operation.supported_dtypes("cpu")
     others = [dtype for dtype in OTHER_TYPES if dtype in own]
     other = others[zlib.crc32(full_name(operation).encode()) % len(others)] if others else None
@@ -83,7 +83,7 @@ def types_of(operation: Any) -> list[torch.dtype]:
 
 
 def findings(operation: Any, gradients: bool = False) -> Iterator[Finding]:
-    """Yield what differs in an operation's samples."""
+    """Yield the differences in an operation's samples."""
     logging.getLogger("torch").setLevel(logging.CRITICAL)
     for dtype in [torch.float32] if gradients else types_of(operation):
         if dtype not in operation.supported_dtypes("cpu"):

@@ -1,4 +1,4 @@
-"""ONNX results whose number of rows depends on values: NonZero, Unique, Compress, against the standard's evaluator."""
+"""ONNX's NonZero, Unique and Compress against the standard's evaluator."""
 
 from __future__ import annotations
 

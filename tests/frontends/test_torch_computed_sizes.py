@@ -1,4 +1,4 @@
-"""PyTorch's results whose number of rows depends on values: compiled functions and exported programs, against eager."""
+"""PyTorch's results with numbers of rows that depend on values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cuts.tests.needs import needs_opencl
 from torch.utils._pytree import tree_leaves
 
 
-def _several(x: Any) -> Any:
+def _several_results(x: Any) -> Any:
     y = (x * 3)[x > 0]
     return y.sum(), y.shape[0], y.view(-1, 1).expand(-1, 3) + torch.arange(y.shape[0])[:, None]
 
@@ -34,13 +34,13 @@ def _rows(x: Any) -> Any:
     return x[keep], x[keep].softmax(0), x[keep] @ x.t(), x.relu()
 
 
-def _written(x: Any) -> Any:
+def _sums_written(x: Any) -> Any:
     y, mask = x.clone(), x > 0
     y[mask] = x[mask].cumsum(0)
     return y
 
 
-def _nested(x: Any) -> Any:
+def _nested_selection(x: Any) -> Any:
     y = x[x > 0]
     return y[y > 1], y[y > 1].sum()
 
@@ -57,7 +57,8 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "runs": lambda x: torch.unique_consecutive(x.flatten().int(), return_counts=True),
     "selection": lambda x: torch.masked_select(x, x[0] > 0) * 2 + 1,
     "only the number": lambda x: x / x[x > 0].shape[0],
-    "several": _several, "places": _places, "rows": _rows, "written": _written, "nested": _nested, "two": _two,
+    "several": _several_results, "places": _places, "rows": _rows,
+    "written": _sums_written, "nested": _nested_selection, "two": _two,
 }  # fmt: skip
 
 
@@ -93,7 +94,7 @@ def test_compiled_functions(name: str) -> None:
 
 
 class Model(torch.nn.Module):
-    """A function as a module, behind a layer."""
+    """A function as a module with a layer."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         super().__init__()
@@ -131,7 +132,7 @@ def test_rows_of_a_dim_that_varies() -> None:
 
 @needs_opencl
 def test_other_parts_stay_compiled() -> None:
-    """Distinct elements of a selection stay in PyTorch; the layers before and after them are compiled."""
+    """Distinct elements of a selection stay in PyTorch, and nothing else."""
     torch._dynamo.reset()
 
     def function(x: Any) -> Any:

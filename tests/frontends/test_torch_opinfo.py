@@ -6,32 +6,28 @@ that are refused or differ, each with its cause.
 
 from __future__ import annotations
 
-import os
-from datetime import date
-
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytest.importorskip("expecttest")  # PyTorch's samples need it
 
 from cuts.tests.frontends.opinfo import PARTS, entries, findings, full_name, operations
+from cuts.tests.tiers import part_of_the_day
 
-#: Number of the part that comes first; `CUTS_SAMPLE` repeats that of another day.
-FIRST = int(os.environ.get("CUTS_SAMPLE") or date.today().toordinal())
+pytestmark = pytest.mark.skipif(not torch.__version__.startswith("2.13"), reason="opinfo.toml is for PyTorch 2.13")
 
 
 def _check(part: int, gradients: bool) -> None:
-    part = (part + FIRST) % PARTS
     refused, different = entries("refused"), entries("different")
     faults = []
-    for operation in operations(part):
+    for operation in operations(part_of_the_day(part, PARTS)):
         name = full_name(operation)
         found = list(findings(operation, gradients)) if operation.supports_autograd or not gradients else []
         for each in found:
             known = refused if each.kind == "refused" else different
             if name not in known:
                 faults.append(f"{name}: {each.kind}: {each.text}")
-    assert not faults, f"CUTS_SAMPLE={part}: in opinfo.toml or a fault:\n" + "\n".join(faults)
+    assert not faults, "a fault, or an entry of opinfo.toml:\n" + "\n".join(faults)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -48,6 +44,6 @@ def test_known_refusals_still_occur() -> None:
     listed = {full_name(op): op for part in range(PARTS) for op in operations(part)}
     names = [*entries("refused"), *entries("different")]
     assert not [name for name in names if name not in listed]
-    chosen = names[FIRST % len(names)]
+    chosen = names[part_of_the_day(0, len(names))]
     kinds = {each.kind == "refused" for wanted in (False, True) for each in findings(listed[chosen], wanted)}
     assert (chosen in entries("refused")) in kinds, f"{chosen} agrees: remove it from opinfo.toml"

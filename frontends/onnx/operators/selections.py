@@ -1,4 +1,7 @@
-"""ONNX's operations whose number of results depends on values, in an import with computed sizes."""
+"""ONNX's operations with computed sizes.
+
+The number of their results depends on values.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,10 @@ def _nonzero(call: NodeCall) -> None:
 
 
 def _compress(call: NodeCall) -> None:
-    """Convert a selection along an axis, or of all elements; a condition may be shorter than what it selects from."""
+    """Convert a selection along an axis, or of all elements.
+
+    A condition may be shorter or longer than the axis.
+    """
     if call.builder.constant(call.operand(1)) is not None:
         compress(call)
         return

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from attrs import evolve
 
-from ....ir import CutsError, DimLayout, SymbolicExtent, size_samples
+from ....ir import CutsError, DimLayout, SizeSamples, SymbolicExtent, size_samples
 from ....ops.symbolic import ComputedSizes, bounded_graph
 from ..captured_graph import CapturedGraph
 from ..dispatch import results
@@ -24,7 +24,7 @@ from .buckets import present_elements
 #: Compiles a captured graph as a function of its inputs.
 CompileCaptured = Callable[[CapturedGraph], Callable[..., list[Any]]]
 #: Result of a graph: where its elements are, or the size that it is; and strides that are not dense.
-_Form = tuple[Sequence[DimLayout] | None, SymbolicExtent | None, Callable[[Mapping[str, int]], Any] | None]
+_Form = tuple[Sequence[DimLayout] | None, SymbolicExtent | None, Sequence[SymbolicExtent] | None]
 
 
 def compile_computed(graph: torch.fx.Graph, compile_captured: CompileCaptured) -> Callable[..., list[Any]] | None:
@@ -46,7 +46,7 @@ def compile_computed(graph: torch.fx.Graph, compile_captured: CompileCaptured) -
         extent = samples.fit(values) if all(type(value) is int for value in values) else None  # type: ignore[arg-type]
         if extent is None and any(value != name for value in values):
             raise CutsError("a result is another one at other sizes")
-        forms.append((bounded.layouts.get(str(name)), extent, _strides(node, symbols, bounds)))
+        forms.append((bounded.layouts.get(str(name)), extent, _strides(node, symbols, samples)))
     counts = tuple(bounded.counts.values())
     whole = evolve(first, graph=bounded.graph, results=(*first.results, *counts), reimport=None)
     return partial(_call, compile_captured(whole), tuple(bounded.counts), {d.name: d.high for d in dims}, forms)
@@ -71,25 +71,27 @@ def _present(value: Any, form: _Form, sizes: Mapping[str, int]) -> Any:
     part = present_elements(value, layouts, sizes)
     if strides is None:
         return part
-    made = torch.empty_strided(part.shape, strides(sizes), dtype=part.dtype, device=part.device)
+    made = part.new_empty_strided(part.shape, [extent.at(sizes) for extent in strides])
     return made.copy_(part)
 
 
-def _strides(node: Any, symbols: Sequence[Any], bounds: Mapping[str, int]) -> Callable[[Mapping[str, int]], Any] | None:
-    """Return the function of a result's strides by sizes, None where it is dense."""
+def _strides(node: Any, symbols: Sequence[Any], samples: SizeSamples) -> tuple[SymbolicExtent, ...] | None:
+    """Return the strides of a result by sizes, None where it is dense.
+
+    Raises `CutsError` where they are no affine function of the sizes.
+    """
     value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
-    if not isinstance(value, torch.Tensor) or not _is_symbolic(value):
+    if not isinstance(value, torch.Tensor) or not any(isinstance(extent, torch.SymInt) for extent in value.shape):
         return None
 
     def numbers(extents: Sequence[Any], sizes: Mapping[str, int]) -> tuple[int, ...]:
-        known = {symbol: sizes[name] for name, symbol in zip(names, symbols, strict=True)}
+        known = {symbol: sizes[f"rows.{number}"] for number, symbol in enumerate(symbols)}
         return tuple(int(n.node.expr.subs(known)) if isinstance(n, torch.SymInt) else n for n in extents)
 
-    names = [f"rows.{number}" for number in range(len(symbols))]
-    shape, strides = numbers(value.shape, bounds), numbers(value.stride(), bounds)
-    dense = dense_strides(shape) == strides
-    return None if dense else lambda sizes: numbers(value.stride(), sizes)
-
-
-def _is_symbolic(value: torch.Tensor) -> bool:
-    return any(isinstance(extent, torch.SymInt) for extent in value.shape)
+    found = [numbers(value.stride(), sizes) for sizes in samples.samples]
+    if found[0] == dense_strides(numbers(value.shape, samples.capacity)):
+        return None
+    extents = [samples.fit(each) for each in zip(*found, strict=True)]
+    if None in extents:
+        raise CutsError("the strides of a result are no affine function of its sizes")
+    return tuple(extent for extent in extents if extent is not None)

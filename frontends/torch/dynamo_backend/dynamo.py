@@ -287,13 +287,16 @@ def _compile_computed(
 ) -> Callable[..., list[Any]] | None:
     """Compile a graph of autograd with computed sizes, where it is one that can be."""
 
+    places = {place for place, number in module_numbers(graph).items() if number in held}
+
     def compile_captured(captured: CapturedGraph) -> Callable[..., list[Any]]:
-        return function_of_tensors(evolve(captured, is_last=False), device, compile_graph, held)
+        return function_of_tensors(evolve(captured, is_last=False), device, compile_graph, places)
 
     with unset_fake_temporarily():
         try:
             check_devices(graph, device)
-            return compile_computed(graph, compile_captured)
+            found = compile_computed(graph, compile_captured)
+            return found and checked_results(graph, results(graph), found)
         except CutsError as error:
             _LOG.info("cuts: sizes that a graph computes are not followed: %s", error)
             return None

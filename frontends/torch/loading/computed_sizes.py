@@ -1,4 +1,4 @@
-"""Captured graphs whose results have computed numbers of rows, at a sample of these.
+"""Captured graphs with computed sizes, at samples of these.
 
 PyTorch traces such a number as a symbol that no input has. At a sample, symbols in shapes, strides and arguments are
 numbers, and calls that read or check sizes are gone.
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import sympy
 import torch
 from torch._subclasses import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
@@ -35,7 +34,7 @@ def computed_symbols(graph: torch.fx.Graph) -> dict[Any, torch.fx.Node]:
 
 
 def computed_dims(graph: torch.fx.Graph, import_graph: Import, varies: bool = False) -> tuple[Dim, ...]:
-    """Return the dims of a graph's computed symbols, with the most rows of each.
+    """Return the dims of a graph's computed symbols, with their bounds.
 
     The graph is imported up to each call that has one: its operand bounds the number of rows.
     """
@@ -59,10 +58,10 @@ def computed_dims(graph: torch.fx.Graph, import_graph: Import, varies: bool = Fa
 
 
 def graph_at_sizes(graph: torch.fx.Graph, computed: ComputedSizes) -> torch.fx.Graph:
-    """Return a graph with its computed symbols replaced by sizes, as far as these are known."""
+    """Return a graph with known sizes in place of computed symbols."""
     symbols = computed_symbols(graph)
     known_sizes = {symbol: computed.size(f"rows.{number}") for number, symbol in enumerate(symbols)}
-    sizes = {symbol: sympy.Integer(size) for symbol, size in known_sizes.items() if size is not None}
+    sizes = {symbol: size for symbol, size in known_sizes.items() if size is not None}
     made, known = torch.fx.Graph(owning_module=graph.owning_module), dict[torch.fx.Node, Any]()
     with FakeTensorMode():
         for node in graph.nodes:
@@ -92,7 +91,7 @@ def _symbols(node: torch.fx.Node) -> Iterator[Any]:
 
 def _number(value: Any, sizes: Mapping[Any, int]) -> Any:
     """Return a symbolic number at sizes, itself where it has other symbols."""
-    found = value.node.expr.xreplace(sizes)
+    found = value.node.expr.subs(sizes)
     if found.free_symbols:
         return value
     kind = int if isinstance(value, torch.SymInt) else float if isinstance(value, torch.SymFloat) else bool

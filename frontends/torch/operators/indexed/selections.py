@@ -1,4 +1,7 @@
-"""PyTorch's calls whose number of results depends on values, in an import with computed sizes."""
+"""PyTorch's calls with computed sizes.
+
+The number of their results depends on values.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from .masks import only_mask, put_where, unravel
 
 def selected_rows(ctx: ImportContext, mask: Value) -> Value:
     """Return the numbers of the true elements of a mask, row-major."""
-    computed = _computed(ctx)
+    computed = _sizes_of(ctx)
     is_new = ctx.node is not None and ctx.node.meta.get(COMPUTES_SIZE)  # PyTorch may count equal masks once
     if is_new or mask not in computed.selections:
         flat = ctx.reshape(ctx.cast(mask, DType.BOOL), (-1,))
@@ -30,7 +33,7 @@ def selected_rows(ctx: ImportContext, mask: Value) -> Value:
 
 
 def selected_places(ctx: ImportContext, indices: Sequence[Value | None]) -> list[Value | None]:
-    """Return indices with each mask replaced by the positions of its true elements along its axes."""
+    """Return indices with positions of true elements in place of masks."""
     found: list[Value | None] = []
     for each in indices:
         is_mask = each is not None and ctx.type(each).dtype is DType.BOOL
@@ -41,7 +44,7 @@ def selected_places(ctx: ImportContext, indices: Sequence[Value | None]) -> list
 def put_selected(
     ctx: ImportContext, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
 ) -> Any:
-    """Write wherever a mask is true: one value everywhere, or the next one of a list."""
+    """Write one value, or the next of several, for true elements."""
     first, mask = only_mask(ctx, indices)
     shape, own = ctx.shape(x), ctx.shape(values)
     rest = len(shape) - first - len(ctx.shape(mask))
@@ -91,7 +94,7 @@ def _unique_dim(ctx: ImportContext, x: Value, dim: int, *_: Any, **__: Any) -> A
 
 def _runs(ctx: ImportContext, x: Value, consecutive: bool) -> tuple[Value, ...]:
     """Return the distinct elements, the number of each element's, and their counts."""
-    computed = _computed(ctx)
+    computed = _sizes_of(ctx)
     kind, shape = ctx.type(x).dtype, ctx.shape(x)
     flat = ctx.reshape(ctx.cast(x, DType.U8) if kind is DType.BOOL else x, (-1,))
     if not computed.is_fixed(ctx.shape(flat)[0]):
@@ -101,7 +104,7 @@ def _runs(ctx: ImportContext, x: Value, consecutive: bool) -> tuple[Value, ...]:
     return ctx.cast(y, kind), ctx.reshape(inverse, shape), counts
 
 
-def _computed(ctx: ImportContext) -> ComputedSizes:
+def _sizes_of(ctx: ImportContext) -> ComputedSizes:
     if ctx.computed is None:
         ctx.fail("the shape of the result depends on values")
     return ctx.computed
