@@ -60,7 +60,10 @@ class ModelFamily:
         return {dim.name: dim.high for dim in self.dims}
 
     def bounded_graph_at(self, sizes: Mapping[str, int], instances: Instances) -> BoundedGraph:
-        """Return the graph for all sizes up to the greatest ones, `sizes`."""
+        """Return the graph for all sizes up to the greatest ones, `sizes`.
+
+        Raises `GraphError` for one with state.
+        """
         dims = tuple(Dim(dim.name, dim.low, sizes[dim.name]) for dim in self.dims)
         least = {dim.name: dim.low for dim in dims}
         samples = size_samples(dims, least)

@@ -93,8 +93,7 @@ class FixedResult:
 class RowProducer:
     """Node outside of a graph, with a computed number of rows.
 
-    Its results have at most `bound` rows and are inputs of the graph; its operands and the `count` of rows are outputs,
-    unless the count is a result.
+    Its results have at most `bound` rows and are inputs of the graph; its operands and the `count` of rows are outputs.
     """
 
     dim: str

@@ -18,14 +18,12 @@ from attrs import define, evolve, field
 from ...ir import (
     Attribute,
     Dim,
-    DType,
     Graph,
     GraphError,
     Infer,
     Node,
     RowProducer,
     TensorType,
-    fresh_name,
     live_graph,
     quote,
 )  # fmt: skip
@@ -80,42 +78,30 @@ class ComputedSizes:
         return f"rows.{len(self.producers)}"
 
     def produce(
-        self,
-        builder: Builder,
-        op: str,
-        operand: str,
-        results: int,
-        count: int | str,
-        attributes: Mapping[str, Attribute],
-        origin: str,
+        self, builder: Builder, op: str, operand: str, results: int, attributes: Mapping[str, Attribute], origin: str
     ) -> tuple[str, ...]:
         """Add a producer that selects from a list; return its results.
 
-        `count` is the value with the number of rows, or the number of the result that is it.
+        The list is a node's result that no other output is; `set_count` is called next.
         """
-        given, bound = _copy(builder, operand, origin), builder.types[operand].shape[0]
+        bound = builder.types[operand].shape[0]
         name = builder.fresh(f"{origin}.{op}")
         names = tuple(builder.fresh(f"{name}.{number}") for number in range(results))
-        node = Node(name, op, (given,), names, {**attributes, "size": bound}, origin)
+        node = Node(name, op, (str(operand),), names, {**attributes, "size": bound}, origin)
         here = evolve(node, attributes={**node.attributes, "size": self.sizes.get(self._dim, bound)})
-        builder.types.update(zip(names, builder.infer(here, [builder.types[given]]), strict=True))
-        number = _copy(builder, count, origin) if isinstance(count, str) else names[count]
-        self.producers.append(RowProducer(self._dim, bound, node, number))
+        builder.types.update(zip(names, builder.infer(here, [builder.types[operand]]), strict=True))
+        self.producers.append(RowProducer(self._dim, bound, node, ""))
         return names
+
+    def set_count(self, count: str) -> None:
+        """Set the number of rows of the last producer, a node's result."""
+        self.producers[-1] = evolve(self.producers[-1], count=str(count))
 
     def ends(self, inputs: Iterable[str], outputs: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return inputs and outputs with those of producers."""
         results = tuple(name for producer in self.producers for name in producer.node.outputs)
         read = (name for producer in self.producers for name in (*producer.node.operands, producer.count))
-        return (*inputs, *results), (*outputs, *(name for name in read if name not in results))
-
-
-def _copy(builder: Builder, value: str, origin: str) -> str:
-    """Return a copy of a value, which can be an output."""
-    name = builder.fresh(f"{origin}.copy")
-    builder.nodes.append(Node(builder.fresh(f"{name}.node"), "identity", (str(value),), (name,), {}, origin))
-    builder.types[name] = builder.types[value]
-    return name
+        return (*inputs, *results), (*outputs, *read)
 
 
 def common_producers(graphs: Sequence[Graph]) -> tuple[RowProducer, ...]:
@@ -133,21 +119,18 @@ def take_in(
 
     `scalars` has the scalar input of each dim that nodes read.
     """
-    types, added, used = dict(graph.types), list[Node](), {node.name for node in graph.nodes}
-    outer, counts = set[str](), dict[str, str]()
+    types, outer, counts = dict(graph.types), set[str](), {each.dim: each.count for each in producers}
+    added = [producer.node for producer in producers]
     for producer in producers:
         node = producer.node
         types |= zip(node.outputs, infer(node, [types[value] for value in node.operands]), strict=True)
-        added.append(node)
         outer |= {*node.operands, producer.count}
-        counts[producer.dim] = producer.count
-        if scalar := scalars.get(producer.dim):
-            added.append(Node(fresh_name(used, f"{scalar}.cast"), "cast", (producer.count,), (scalar,), {"to": "i32"}))
-            types[scalar] = TensorType(DType.I32, ())
-    made = {value for node in added for value in node.outputs}
+    sizes = {scalar: counts[dim] for dim, scalar in scalars.items() if dim in counts}
+    made = {*sizes, *(value for node in added for value in node.outputs)}
+    read = [evolve(node, inputs=tuple(sizes.get(v or "", v) for v in node.inputs)) for node in graph.nodes]
     inputs = tuple(value for value in graph.inputs if value not in made)
     outputs = (*(value for value in graph.outputs if value not in outer), *counts.values())
-    nodes = _in_order([*added, *graph.nodes], {*inputs, *graph.constants})
+    nodes = _in_order([*added, *read], {*inputs, *graph.constants})
     interface = evolve(graph.interface, producers=())
     whole = evolve(graph, inputs=inputs, outputs=outputs, nodes=nodes, types=types, interface=interface)
     return live_graph(whole), counts

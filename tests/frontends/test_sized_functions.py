@@ -1,4 +1,4 @@
-"""Functions of tensors whose sizes vary: bounded graphs with NaN in their padding, against eager.
+"""Bounded graphs of functions, with NaN in their padding, against eager.
 
 A run takes one part of `sized_functions.txt`, another one each day; `--tier all` takes all.
 """

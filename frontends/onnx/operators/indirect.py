@@ -81,7 +81,7 @@ def _max_unpool(call: NodeCall) -> None:
 
 
 def compress(call: NodeCall) -> None:
-    """Convert a constant selection to a gather; another one would have an unknown shape."""
+    """Convert a constant selection to a gather."""
     condition = call.array(1, "which fixes the shape of the result")
     if condition is None:
         call.fail("the condition is required")

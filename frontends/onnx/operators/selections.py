@@ -19,8 +19,10 @@ def _selected_rows(call: NodeCall, mask: str) -> str:
     if room := computed.room(call.builder.type_of(mask).shape[0]):  # the list may itself have a computed size
         padded = call.emit("pad", call.emit("cast", mask, to="u8"), pads=(0, room))
         mask = call.emit("cast", padded, to="bool")
-    count = call.emit("reduce_sum", call.emit("cast", mask, to="i64"), axes=(0,), keepdims=False)
-    return computed.produce(call.builder, "nonzero", mask, 1, count, {"fill": 0}, call.origin)[0]
+    count = call.emit("reduce_sum", call.emit("cast", mask, to="i32"), axes=(0,), keepdims=False)
+    found = computed.produce(call.builder, "nonzero", call.emit("identity", mask), 1, {"fill": 0}, call.origin)
+    computed.set_count(count)
+    return found[0]
 
 
 def _nonzero(call: NodeCall) -> None:
@@ -65,7 +67,8 @@ def _unique(call: NodeCall) -> None:
     flat = call.emit("reshape", call.operand(0), shape=(call.type(0).size,), allowzero=True)
     if not computed.is_fixed(call.type(0).size):
         call.refuse("distinct elements of a computed number of them are not supported")
-    found = computed.produce(call.builder, "unique", flat, 5, 4, {"equal_nan": True}, call.origin)
+    found = computed.produce(call.builder, "unique", call.emit("identity", flat), 5, {"equal_nan": True}, call.origin)
+    computed.set_count(call.emit("cast", found[4], to="i32"))
     for position, value in enumerate(found[: len(call.outputs)]):
         call.give(value, position)
 

@@ -19,12 +19,13 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensorMode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from ....ir import CutsError, Dim, DimLayout, size_samples
+from ....ir import CutsError, Dim, size_samples
 from ....ops.symbolic import BoundedGraph, bounded_graph
 from ..calls import updated_inputs
 from ..captured_graph import CapturedGraph
 from ..decompositions import decompose_layers
 from ..loading import graph_of_nodes
+from ..partial import present_elements
 from .autograd import apply_autograd
 from .parameters import is_direct
 from .updates import updating
@@ -160,20 +161,6 @@ class _Bucket:
         if key not in self.scalars:
             self.scalars[key] = torch.tensor(value, dtype=torch.int32, device=device)
         return self.scalars[key]
-
-
-def present_elements(found: torch.Tensor, layouts: Sequence[DimLayout], sizes: Mapping[str, int]) -> torch.Tensor:
-    """Return the elements of a tensor in memory that are there."""
-    factors = [factor for layout in layouts for factor in layout]
-    if all(factor.extent.at(sizes) == factor.capacity for factor in factors):
-        return found
-    whole = found.view([factor.capacity for factor in factors])
-    part = whole[tuple(slice(0, factor.extent.at(sizes)) for factor in factors)]
-    return part.reshape([_extent(layout, sizes) for layout in layouts]).contiguous()
-
-
-def _extent(layout: DimLayout, sizes: Mapping[str, int]) -> int:
-    return math.prod(factor.extent.at(sizes) for factor in layout)
 
 
 def _bucket_end(size: int, low: int, high: int) -> int:

@@ -30,14 +30,13 @@ from ..decompositions import ForeignLayerError, compile_layers, decompose_layers
 from ..devices import check_devices, device_of
 from ..dispatch import results
 from ..loading import CompileModule, graph_of_nodes, save_precompiled
-from ..partial import CompiledStages, StagedFunction, compile_stages, with_drawn_inputs
+from ..partial import CompiledStages, StagedFunction, compile_computed, compile_stages, with_drawn_inputs
 from ..program import ArrayFunction, CachedGraph, Choice, CompileGraph, GraphCache
 from ..results import checked_results, computes
 from ..tensors import TensorFunction, call_boxed, function_of_signature, function_of_tensors
 from .autograd import LazyGraph, apply_autograd, wants_gradients
 from .buckets import BucketedModule
 from .complex_borders import RealGraph, with_real_borders
-from .computed_sizes import compile_computed
 from .dynamic import compile_by_shape, is_dynamic, replace_numbers
 from .frozen import FrozenFunction, check_frozen
 from .module_fingerprint import module_fingerprint

@@ -36,7 +36,8 @@ def computed_symbols(graph: torch.fx.Graph) -> dict[Any, torch.fx.Node]:
 def computed_dims(graph: torch.fx.Graph, import_graph: Import, varies: bool = False) -> tuple[Dim, ...]:
     """Return the dims of a graph's computed symbols, with their bounds.
 
-    The graph is imported up to each call that has one: its operand bounds the number of rows.
+    The graph is imported up to each call that has one: its operand bounds the number of rows. Raises `GraphError` where
+    a symbol is no number of rows.
     """
     dims: tuple[Dim, ...] = ()
     nodes = list(computed_symbols(graph).values())

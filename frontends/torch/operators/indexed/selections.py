@@ -26,8 +26,9 @@ def selected_rows(ctx: ImportContext, mask: Value) -> Value:
         flat = ctx.reshape(ctx.cast(mask, DType.BOOL), (-1,))
         if room := computed.room(ctx.shape(flat)[0]):  # a mask may itself have a computed size
             flat = ctx.cast(ctx.emit("pad", ctx.cast(flat, DType.U8), pads=(0, room)), DType.BOOL)
-        count = ctx.emit("reduce_sum", ctx.cast(flat, DType.I64), axes=(0,), keepdims=False)
-        found = computed.produce(ctx, "nonzero", flat, 1, count, {"fill": 0}, ctx.origin)
+        count = ctx.emit("reduce_sum", ctx.cast(flat, DType.I32), axes=(0,), keepdims=False)
+        found = computed.produce(ctx, "nonzero", ctx.emit("identity", flat), 1, {"fill": 0}, ctx.origin)
+        computed.set_count(count)
         computed.selections[mask] = found[0]
     return Value(computed.selections[mask])
 
@@ -99,8 +100,9 @@ def _runs(ctx: ImportContext, x: Value, consecutive: bool) -> tuple[Value, ...]:
     flat = ctx.reshape(ctx.cast(x, DType.U8) if kind is DType.BOOL else x, (-1,))
     if not computed.is_fixed(ctx.shape(flat)[0]):
         ctx.fail("distinct elements of a computed number of them are not supported")
-    found = computed.produce(ctx, "unique", flat, 5, 4, {"consecutive": consecutive}, ctx.origin)
-    y, _, inverse, counts, _ = map(Value, found)
+    found = computed.produce(ctx, "unique", ctx.emit("identity", flat), 5, {"consecutive": consecutive}, ctx.origin)
+    y, _, inverse, counts, number = map(Value, found)
+    computed.set_count(ctx.cast(number, DType.I32))
     return ctx.cast(y, kind), ctx.reshape(inverse, shape), counts
 
 

@@ -6,6 +6,7 @@ gives the rows that are there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -19,7 +20,6 @@ from ..captured_graph import CapturedGraph
 from ..dispatch import results
 from ..loading import computed_dims, computed_symbols, graph_of_nodes
 from ..result_memory import dense_strides
-from .buckets import present_elements
 
 #: Compiles a captured graph as a function of its inputs.
 CompileCaptured = Callable[[CapturedGraph], Callable[..., list[Any]]]
@@ -73,6 +73,20 @@ def _present(value: Any, form: _Form, sizes: Mapping[str, int]) -> Any:
         return part
     made = part.new_empty_strided(part.shape, [extent.at(sizes) for extent in strides])
     return made.copy_(part)
+
+
+def present_elements(found: torch.Tensor, layouts: Sequence[DimLayout], sizes: Mapping[str, int]) -> torch.Tensor:
+    """Return the elements of a tensor in memory that are there."""
+    factors = [factor for layout in layouts for factor in layout]
+    if all(factor.extent.at(sizes) == factor.capacity for factor in factors):
+        return found
+    whole = found.view([factor.capacity for factor in factors])
+    part = whole[tuple(slice(0, factor.extent.at(sizes)) for factor in factors)]
+    return part.reshape([_extent(layout, sizes) for layout in layouts]).contiguous()
+
+
+def _extent(layout: DimLayout, sizes: Mapping[str, int]) -> int:
+    return math.prod(factor.extent.at(sizes) for factor in layout)
 
 
 def _strides(node: Any, symbols: Sequence[Any], samples: SizeSamples) -> tuple[SymbolicExtent, ...] | None:
