@@ -100,7 +100,7 @@ def test_asynchronous_costs_equal_costs_on_demand(synchronous_costs: tuple[Parti
     assert len(context.modelled.costs) <= MAX_COSTS_AHEAD * len(own.modelled.costs)
 
 
-#: Costs of groups that the look-ahead finds, by those that decide. It makes merges behind unknown costs, so that budgets
+#: Costs of groups that the look-ahead finds, by those that decide. It makes merges after unknown costs, so that budgets
 #: prepare more, and compares neighbours of groups that a cost found later replaces (74 for 61).
 MAX_COSTS_AHEAD = 1.25
 #: Evaluations of the network's partition: groups, structures of them, points of these.
