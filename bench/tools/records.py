@@ -82,10 +82,10 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Write rows in the schema, a line each, replacing the file atomically."""
+    """Write rows in the schema, a compact line each, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".part")
-    text = ",\n".join(json.dumps(as_row(row)) for row in rows)
+    text = ",\n".join(json.dumps(as_row(row), separators=(",", ":")) for row in rows)
     draft.write_text(f'{{"rows": [\n{text}\n]}}\n', encoding="utf-8")
     os.replace(draft, path)
 
