@@ -40,7 +40,16 @@ from .complex_borders import RealGraph, with_real_borders
 from .dynamic import compile_by_shape, is_dynamic, replace_numbers
 from .frozen import FrozenFunction, check_frozen
 from .module_fingerprint import module_fingerprint
-from .parameters import do_overlap, frozen_inputs, is_direct, lift_attributes, module_numbers, parameter_inputs
+from .parameters import (
+    do_overlap,
+    frozen_inputs,
+    is_direct,
+    lift_attributes,
+    module_numbers,
+    parameter_inputs,
+    unwrap_subclasses,
+    unwrapped_tensors,
+)
 from .updates import updating
 
 _LOG = logging.getLogger("cuts.frontends")
@@ -98,12 +107,14 @@ def dynamo_backend(
     if do_overlap(attributes):
         warnings.warn("parameters or state share memory: their update runs in PyTorch", UncompiledWarning, stacklevel=3)
         return module.forward
-    module, examples = lifted, [*attributes, *examples]
+    module, examples, is_unwrapped = unwrap_subclasses(lifted, [*attributes, *examples])
     if any(map(is_dynamic, examples)):
         find_bucket = _bucket_finder(module, compile_graph) if buckets and not freeze else None
         function = compile_by_shape(module, compile_static, max_shapes, find_bucket)
     else:
         function = compile_static(module, examples)
+    if is_unwrapped:
+        return lambda *given: function(*unwrapped_tensors([*attributes, *given]))
     return partial(function, *attributes) if attributes else function
 
 
