@@ -236,10 +236,6 @@ class System:
         return self.training is not None or task == "inference"
 
 
-def _search_system(seconds: float) -> System:
-    return System(lambda case: afresh(case, seconds), least=15.0, search=seconds)
-
-
 def _compile_system(**options: Any) -> Callable[[ModelCase], Row]:
     return lambda case: time_compiled(case, case.workload.model.images, **options)
 
@@ -255,11 +251,10 @@ SYSTEMS: Mapping[str, System] = {
     "torch.compile": System(_compile_system(), training=110.0),
     "cuts untuned": System(time_untuned),
     **{f"cuts untuned {mode}": System(partial(time_untuned, mode=mode)) for mode in UNTUNED_MODES},
-    "cuts fusion": System(lambda case: ours(case, "fusion"), search=None),
-    "cuts no-fusion": System(lambda case: ours(case, "no-fusion"), search=None),
+    **{f"cuts {mode}": System(partial(ours, mode=mode), search=None) for mode in UNTUNED_MODES},
     "max-autotune": System(_compile_system(mode="max-autotune"), least=120.0),
     "XLA": System(by_xla, least=30.0, training=90.0),
-    **{f"cuts {seconds} s": _search_system(seconds) for seconds in CURVE},
+    **{f"cuts {n} s": System(partial(afresh, seconds=n), least=15.0, search=n) for n in CURVE},
 }
 OURS = tuple(name for name in SYSTEMS if name.startswith("cuts"))
 #: Points of the curve, which have a table of their own.

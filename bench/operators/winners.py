@@ -42,9 +42,7 @@ def launch(tuned: Tuned, device: Device, torch: Any) -> str:
     run()
     device.synchronize()
     assert isinstance(tuned.case, Case)
-    if torch is None:
-        return ""
-    return Peers(tuned, device, torch, [memory], function_of(tuned.case, torch)).difference()
+    return Peers(tuned, device, torch, [memory], function_of(tuned.case, torch)).difference() if torch else ""
 
 
 def tune_known(cases: Sequence[Case], target: Target, untuned: bool) -> Sequence[Tuned]:
