@@ -20,13 +20,16 @@ from ..ir import (
     BudgetShares,
     CompileOptions,
     CutsWarning,
+    PolicyName,
     PrecisionName,
     Pruning,
     PruningRule,
     Target,
     UsageError,
+    check_policy,
     precisions_of,
     quote,
+    with_policy,
 )
 from ..runtime import show_plan
 from ..store import Key, digest_parts
@@ -77,7 +80,8 @@ def cuts_backend(
     `precision`, PyTorch's settings apply: `torch.autocast`, whose casts the captured graph has, and for the remaining
     f32 operations `torch.set_float32_matmul_precision`, as it is when the graph runs: "highest" is `fp32`, "high"
     `tf32` and "medium" `bf16`; `fp32` where the target supports no more. With `deterministic` false, scatters add
-    floats by atomic operations, in any order, as PyTorch does by default. With `freeze` parameters are constants, and
+    floats by atomic operations, in any order, as PyTorch does by default. Under the `policy` "batch-invariant", equal
+    rows have equal results, bit for bit, in any batch. With `freeze` parameters are constants, and
     `weights` rounds those that products multiply by to a format, `int8`, `int4` or `fp8`. A `mode` of `torch.compile`
     stands for a budget. A graph of dynamic shape caches plans for `max_shapes` shapes, and drops the least recently
     used. With `buckets` it has one plan for all sizes up to each power of two, where no gradients are wanted. A forward
@@ -135,11 +139,17 @@ class _Options:
     freeze: bool = False
     weights: WeightsName | None = None
     deterministic: bool = True
+    policy: PolicyName = "fastest"
     pruning: PruningRule = "bound"
     top: float = 1.0
     max_shapes: int = field(default=MAX_SHAPES, repr=False)  # no plan depends on it
     buckets: bool = field(default=False, repr=False)
     memory: float = 1.0
+
+    def target_of(self, device: Any) -> tuple[Target, int]:
+        """Return the target of a device of PyTorch under the policy, and its number."""
+        target, ordinal = target_of(device)
+        return with_policy(target, self.policy, self.deterministic), ordinal
 
     def shares(self, is_divided: bool = False) -> BudgetShares:
         """Return a new budget of a captured module."""
@@ -167,6 +177,7 @@ def _read(options: Mapping[str, Any]) -> _Options:
     if isinstance(wishes.memory, bool) or not isinstance(wishes.memory, (int, float)) or not 0 <= wishes.memory <= 1:
         raise UsageError(f"option 'memory': expected a number from 0 to 1, found {wishes.memory!r}")
     Pruning(wishes.pruning, wishes.top)  # raises
+    check_policy(wishes.policy, wishes.deterministic, wishes.libraries)
     if wishes.weights is not None:
         from ..frontends import find_weight_format
 
@@ -261,7 +272,7 @@ def _precision(wishes: _Options, target: Target) -> PrecisionName:
 
 def _compile(wishes: _Options, captured: CapturedGraph, device: Any, shares: BudgetShares | None = None) -> _Precisions:
     """Compile a graph in the current precision, and again when it runs in another one."""
-    target, ordinal = target_of(device)
+    target, ordinal = wishes.target_of(device)
     plans = _Precisions(wishes, captured.reimport or (lambda: captured), target, ordinal, shares or wishes.shares())
     plans.choose(captured)  # errors are raised where the graph is captured
     return plans
@@ -277,7 +288,7 @@ class _CachedPlans:
         self, words: Sequence[str | bytes], device: Any, captured: Callable[[Sequence[int]], CapturedGraph]
     ) -> CachedGraph | None:
         """Return an earlier process's plan of a graph in the current precision."""
-        target, ordinal = target_of(device)
+        target, ordinal = self.wishes.target_of(device)
         precision = _precision(self.wishes, target)
         known = find_signature(self._key(words, target, precision))
         plan = known and find_plan(known.plan, target)

@@ -23,6 +23,7 @@ from ...ir import (
     Target,
 )
 from ..geometry import is_register_chain, joins_loop, multiplies_one_row, row_reads, walks_rows
+from .fixed_roundings import fix_roundings
 from .hoisted_loads import hoist_loads
 from .k_loop import split_prologue, streaming_blocks, walk_rows
 from .layout import BlockLayout, Frame, lay_out
@@ -57,7 +58,7 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
         items = _concatenate_segments(states)
     else:
         items = (lower_online_softmax if len(states) > 2 else lower_chained_contraction)(layout, states, _lower_segment)
-    return Kernel(
+    kernel = Kernel(
         blocks=schedule.blocks,
         threads=schedule.threads,
         defines=tuple(layout.defines),
@@ -75,6 +76,7 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
         teams=layout.teams,
         cluster=schedule.segments[-1].cluster,
     )
+    return fix_roundings(kernel) if target.invariant else kernel
 
 
 def _concatenate_segments(states: Sequence[SegmentState]) -> list[Item]:

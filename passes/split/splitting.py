@@ -11,7 +11,7 @@ from ...ir import FusedGroup, Target, TensorType
 from ...ops.language import unused_name
 from ..fusion import Group, GroupEvaluator, Views, canonical_names, form_key
 from .align_operands import align_operands, may_be_aligned, multiplies_by_lanes
-from .part_counts import candidates, filling_parts
+from .part_counts import candidates, filling_parts, invariant_parts
 from .split_chain import chain_candidates, split_chain
 from .split_columns import column_candidates, split_columns
 from .split_reduction import split_reduction
@@ -68,7 +68,7 @@ class Splitting:
     def best(self, group: FusedGroup) -> tuple[float, Division]:
         """Return the least seconds and the division with which they are reached."""
         seconds, division = self._best_parts(group)
-        aligned = self.aligned_kernels(group)
+        aligned = () if self.target.invariant and division.parts > 1 else self.aligned_kernels(group)
         if aligned and (found := self._aligned_seconds(group, aligned)) < seconds:
             seconds, division = found, Division(aligned=True)
         return seconds, division
@@ -94,6 +94,8 @@ class Splitting:
         if not halves:
             return whole, WHOLE
         parts = _sum(halves, self.evaluator)
+        if self.target.invariant:
+            return parts, Division(self.best_part_count(group))
         if all(map(self.timed, (group, *halves))):
             split = parts < whole
         else:
@@ -105,6 +107,8 @@ class Splitting:
         seconds, division = self.best(group)
         if seconds == inf:
             return WHOLE
+        if self.target.invariant and division.parts > 1:
+            return division
         aligned, parts = self.aligned_kernels(group), self.halves(group) if filling_parts(group, self.target) else ()
         if self.searched is None or not (aligned or parts) or all(map(self.timed, (group, *aligned, *parts))):
             return division
@@ -188,6 +192,8 @@ class Splitting:
 
 def _part_counts(group: FusedGroup, target: Target) -> tuple[int, ...]:
     """Return the numbers of parts of a group's reduction, or of a chain's columns, to compare."""
+    if target.invariant:
+        return tuple(n for n in (invariant_parts(group),) if n > 1 and _in_parts(group, n) is not None)
     return candidates(group, target) or chain_candidates(group, target) or column_candidates(group, target)
 
 

@@ -1,0 +1,130 @@
+"""Canonical order of arithmetic: schedules for which a result's bits do not depend on the batch.
+
+The order in which a result is added up follows from a schedule's *order key*: the instruction and its steps along k,
+how reduction threads deal a row, the elements of a trip or part. Under the policy `batch-invariant` (`ir.machine`) only
+schedules with the canonical key of their group are legal: it follows from reduced extents, element types, structure and
+target, never from extents of results, so that equal rows of any batch are added up alike. Tiles, stages, layouts and
+launches stay free.
+
+| reduction | canonical order |
+|---|---|
+| sum of products that matrix instructions compute | along k, step by step, in one accumulator |
+| other sum of products of tiles | element by element along k |
+| row | lanes by its length, each with whole vectors, then a tree |
+| chain | part by part of 128 elements, or one part |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+import numpy as np
+
+from ...ir import MMA_INSTRUCTIONS, FusedGroup, Segment, Target, is_recurrence, is_tiled
+from ..geometry import Count, ScheduleParameter, SegmentTemplate, is_register_chain, next_power
+from .rules import Finding, ScheduleSizes, axes_text
+
+#: Shortest row that lanes share; vectors of a lane, most lanes of a row; elements of a chain's part.
+MIN_LANE_ROW, LANE_VECTORS, MAX_ROW_LANES, CHAIN_PART = 32, 4, 512, 128
+#: Rows of a column of which a lane takes so many, with most lanes.
+COLUMN_ROWS, MAX_COLUMN_LANES = 16, 32
+
+
+def is_exact(group: FusedGroup, segment: Segment) -> bool:
+    """Return whether any order of a segment's reductions has the same results."""
+    return not any(group.tensors[r.name].dtype.is_float for r in segment.reductions)
+
+
+def invariant_templates(
+    group: FusedGroup, segment: Segment, found: Sequence[SegmentTemplate], target: Target
+) -> list[SegmentTemplate]:
+    """Return the templates of one kind: the order of others differs.
+
+    Segments of several have none but those of chains in registers.
+    """
+    if len(group.segments) > 1 and any(s.reductions for s in group.segments):
+        return []
+    alone = [t for t in found if not t.clusters]
+    if is_exact(group, segment):
+        return alone
+    own = [r.name for r in segment.reductions]
+    if products := [t for t in alone if t.mma]:
+        return products
+    rows, others = ([t for t in alone if t.reduction_threads is lanes] for lanes in (True, False))
+    walked = [t for t in others if t.walked >= 0]
+    if walked and (not target.lockstep or any(map(is_recurrence, segment.reductions))):
+        return walked
+    tiled = any(is_tiled(r, segment.axes, own) for r in segment.reductions)
+    short = all(prod(v.extent for v in r.reduce) < MIN_LANE_ROW for r in segment.reductions)
+    others = [t for t in others if t.walked < 0]
+    return (others or rows) if tiled or short else (rows or others)
+
+
+def invariant_parameters(
+    structures: Sequence[SegmentTemplate], found: Sequence[ScheduleParameter], target: Target
+) -> Iterator[ScheduleParameter]:
+    """Yield the parameters of templates with the canonical values of those that determine an order."""
+    chosen: dict[str, tuple[int, ...]] = {}
+    for position, structure in enumerate(structures):
+        if structure.reduction_threads and len(structures) == 1:
+            lanes = next(p for p in found if p.names[0] == f"s{position}.reduction_threads")
+            chosen |= _lane_values(structure, lanes, found, target)
+    for knob in found:
+        name, values = knob.names[0], knob.values
+        if name in chosen:
+            values = (chosen[name],)
+        elif name == "s1.part" and is_register_chain(structures):
+            values = tuple(v for v in values if v[0] == CHAIN_PART) or values[-1:]
+        yield ScheduleParameter(knob.names, values)
+
+
+def _lane_values(
+    structure: SegmentTemplate, lanes: ScheduleParameter, found: Sequence[ScheduleParameter], target: Target
+) -> dict[str, tuple[int, ...]]:
+    """Return the lanes, vector and trips of rows by their length."""
+    longest = max((prod(a.extent for a in loop) for loop in structure.loops), default=1)
+    widths = [v for _, v in lanes.values]
+    vector = max((v for v in widths if longest % v == 0), default=min(widths))
+    vector = max(widths) if structure.over_columns else vector
+    share = COLUMN_ROWS if structure.over_columns else LANE_VECTORS * vector
+    most = MAX_COLUMN_LANES if structure.over_columns else MAX_ROW_LANES
+    wanted = min(next_power(-(-longest // share)), most) if target.lockstep else 1
+    wanted = max(wanted, 2) if structure.whole else wanted
+    able = [n for n, v in lanes.values if v == vector and n == next_power(n)]
+    count = max((n for n in able if n <= wanted), default=min(able))
+    if structure.whole:  # registers hold all of a row
+        count = max(count, min(next_power(-(-longest // (vector * 64))), max(able)))
+    chosen: dict[str, tuple[int, ...]] = {lanes.names[0]: (count, vector)}
+    for k, loop in enumerate(structure.loops):
+        knob = next(p for p in found if p.names == (f"s0.c{k}",))
+        trips = -(-prod(a.extent for a in loop) // (count * (1 if structure.over_columns else vector)))
+        fitting = [c for (c,) in knob.values if c >= trips and c <= MAX_HELD // vector or k in structure.whole]
+        fitting = [c for c in fitting if c >= trips]
+        chosen[knob.names[0]] = (min(fitting) if fitting else max(c for (c,) in knob.values if c <= LANE_VECTORS),)
+    return chosen
+
+
+#: Most elements of a row that a lane holds at once.
+MAX_HELD = 32
+
+
+def check_order_invariant(sizes: ScheduleSizes) -> Iterator[Finding]:
+    """Sums are added up in the canonical order, where a target's policy asks for it."""
+    if not sizes.target.invariant or is_register_chain([p.structure for p in sizes.parts]):
+        return
+    for segment, part in zip(sizes.group.segments, sizes.parts, strict=True):
+        if is_exact(sizes.group, segment):
+            continue
+        parts = part.structure
+        if parts.mma:
+            uneven = np.not_equal(part.block_k[0] % MMA_INSTRUCTIONS[parts.mma].k, 0) & np.greater(part.trips[0], 1)
+            yield uneven | np.not_equal(part.reduction_threads, 1), "k is divided among {} warps", part.reduction_threads
+        elif not parts.reduction_threads and parts.walked < 0:
+            for which in parts.reduces:
+                for n, outer in enumerate(which):
+                    later: Count = np.bool_(False)
+                    for inner in which[n + 1 :]:
+                        later = later | np.greater(part.trips[inner], 1)
+                    swapped = later & np.greater(part.block_k[outer], 1)
+                    yield swapped, "K blocks of {} change the order of a sum", axes_text(parts.loops[outer])
