@@ -21,7 +21,7 @@ from math import prod
 
 import numpy as np
 
-from ...ir import MMA_INSTRUCTIONS, FusedGroup, Segment, Target, is_recurrence, is_tiled
+from ...ir import HALF_BYTES, MMA_INSTRUCTIONS, FusedGroup, Segment, Target, is_recurrence, is_tiled
 from ..geometry import Count, ScheduleParameter, SegmentTemplate, is_register_chain, next_power
 from .rules import Finding, ScheduleSizes, axes_text
 
@@ -34,6 +34,12 @@ COLUMN_ROWS, MAX_COLUMN_LANES = 16, 32
 def is_exact(group: FusedGroup, segment: Segment) -> bool:
     """Return whether any order of a segment's reductions has the same results."""
     return not any(group.tensors[r.name].dtype.is_float for r in segment.reductions)
+
+
+def adds_like_warps(instruction: str) -> bool:
+    """Return whether an instruction adds like those of a warp: halves of warpgroups do, k by k."""
+    atom = MMA_INSTRUCTIONS[instruction]
+    return not atom.reads_shared or atom.held.size == HALF_BYTES
 
 
 def invariant_templates(
@@ -49,8 +55,9 @@ def invariant_templates(
     if is_exact(group, segment):
         return alone
     own = [r.name for r in segment.reductions]
-    if products := [t for t in alone if t.mma]:
-        return products
+    if products := [t for t in alone if t.mma and adds_like_warps(t.mma)]:
+        deepest = max(MMA_INSTRUCTIONS[t.mma].k for t in products)
+        return [t for t in products if MMA_INSTRUCTIONS[t.mma].k == deepest]
     rows, others = ([t for t in alone if t.reduction_threads is lanes] for lanes in (True, False))
     walked = [t for t in others if t.walked >= 0]
     if walked and (not target.lockstep or any(map(is_recurrence, segment.reductions))):
