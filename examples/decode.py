@@ -41,7 +41,9 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, nargs="+", default=[5, 7, 12], metavar="TOKENS")
     parser.add_argument("--tokens", type=int, default=16)
     parser.add_argument("--length", type=int, default=64, help="of the cache")
-    parser.add_argument("--policy", choices=POLICIES, default=POLICIES[0], help="batch-invariant: equal bits in any batch")
+    parser.add_argument(
+        "--policy", choices=POLICIES, default=POLICIES[0], help="batch-invariant: equal bits in any batch"
+    )
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = torch.bfloat16 if device == "cuda" else torch.float32

@@ -1,4 +1,4 @@
-"""Policies of an order of arithmetic: whether the bits of a result may depend on the batch.
+"""Policies of the order of arithmetic.
 
 Under `batch-invariant`, equal rows have equal results in a batch of any size and at any place in it. An order of sums
 then follows from reduced extents, element types and the target, never from extents of results
@@ -19,7 +19,10 @@ POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
 
 
 def check_policy(policy: str, deterministic: bool = True, libraries: bool = False) -> None:
-    """Raise `UsageError` for an unknown policy, or one beside what has no known order: atomic sums and libraries."""
+    """Raise `UsageError` for a policy that is unknown or cannot be followed.
+
+    Atomic sums and libraries have no known order.
+    """
     if policy not in POLICIES:
         raise UsageError(f"unknown policy '{policy}'", hint=f"policies are: {', '.join(POLICIES)}")
     if policy == "batch-invariant" and (libraries or not deterministic):

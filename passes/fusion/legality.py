@@ -118,9 +118,9 @@ def register_level(
 
 
 def with_single_row(group: FusedGroup, known: Collection[str]) -> FusedGroup:
-    """Return a group whose product of one row and a matrix has an axis of that row, as products of several rows have.
+    """Return a group whose product of one row has an axis of that row.
 
-    The matrix is `known`, or no first factor.
+    Products of several rows have one. The matrix is `known`, or no first factor.
     """
     (segment,) = group.segments
     own = tuple(r.name for r in segment.reductions)

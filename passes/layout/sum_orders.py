@@ -1,4 +1,4 @@
-"""Order of reduced axes that depends on no layout, as the policy `batch-invariant` asks for.
+"""Order of reduced axes for the policy `batch-invariant`.
 
 Layouts follow from sizes, and orders of reduced axes from layouts. Here they follow from accesses: axes of windows come
 before others, whose elements then are neighbours where channels lie innermost.
@@ -15,7 +15,7 @@ from ..fusion import Programs, Unit
 
 
 def order_sums(declared: Programs, ordered: Programs) -> Programs:
-    """Return programs in an order of dims whose sums are in that of their declarations, windows first."""
+    """Return ordered programs with the sums of their declarations, windows first."""
     known = {unit.name: unit.statements for unit in declared.units}
 
     def unit(new: Unit) -> Unit:
@@ -23,12 +23,12 @@ def order_sums(declared: Programs, ordered: Programs) -> Programs:
         if len(before) != len(new.statements):
             return new
         pairs = zip(before, new.statements, strict=True)
-        return evolve(new, statements=tuple(_ordered(old, statement) for old, statement in pairs))
+        return evolve(new, statements=tuple(_with_order(old, statement) for old, statement in pairs))
 
     return evolve(ordered, units=tuple(map(unit, ordered.units)))
 
 
-def _ordered(old: Statement, new: Statement) -> Statement:
+def _with_order(old: Statement, new: Statement) -> Statement:
     """Return a statement with the reduced axes of its declaration, those of windows first."""
     if {*old.reduce} != {*new.reduce} or len(new.reduce) < 2:
         return new

@@ -1,22 +1,35 @@
-"""Roundings that do not depend on the tile, as the policy `batch-invariant` asks for.
+"""Roundings that no tile changes, for the policy `batch-invariant`.
 
 A compiler adds to a product before it is rounded where nothing else uses that product, which tiles and their sharing
-decide. Here a product is rounded by itself, except the terms of a sum, which are added unrounded everywhere. Divisions
-of many numbers by one share its reciprocal where a thread has enough of them: here all do.
+decide. Here a product is rounded first, except the terms of a sum, which are added unrounded everywhere. Divisions of
+many numbers by one share its reciprocal where a thread has enough of them: here all do.
 """
 
 from __future__ import annotations
 
 from attrs import evolve
 
-from ...ir import Accumulate, DfgNode, Item, Kernel, Loop, Op, Phase, Root, Value, operand_nodes, post_order, with_operands
+from ...ir import (
+    Accumulate,
+    DfgNode,
+    Item,
+    Kernel,
+    Loop,
+    Op,
+    Phase,
+    Root,
+    Value,
+    operand_nodes,
+    post_order,
+    with_operands,
+)
 
-#: The form of a function that has one rounding in any kernel.
-_FIXED = {"mul": "product", "div": "quotient"}
+#: Functions that are rounded once in any kernel.
+_ROUNDED_FUNCTIONS = {"mul": "product", "div": "quotient"}
 
 
 def fix_roundings(kernel: Kernel) -> Kernel:
-    """Return a kernel whose products and quotients are rounded alike in any tile."""
+    """Return a kernel with one rounding of each product and quotient."""
     return evolve(kernel, items=tuple(map(_item, kernel.items)))
 
 
@@ -36,8 +49,13 @@ def _phase(phase: Phase) -> Phase:
         if node not in done:
             over = with_operands(node, change)
             alone = node in terms and node not in others
-            if isinstance(over, Op) and over.dtype.is_float and over.fn in _FIXED and not (over.fn == "mul" and alone):
-                over = evolve(over, fn=_FIXED[over.fn])
+            if (
+                isinstance(over, Op)
+                and over.dtype.is_float
+                and over.fn in _ROUNDED_FUNCTIONS
+                and not (over.fn == "mul" and alone)
+            ):
+                over = evolve(over, fn=_ROUNDED_FUNCTIONS[over.fn])
             done[node] = over
         return done[node]
 

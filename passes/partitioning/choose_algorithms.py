@@ -196,9 +196,9 @@ class ChooseAlgorithms:
         return choice.modelled_best if min(MAX_PEAK_RATIO * peak, choice.searched[""]) >= self.small else ""
 
     def with_shortest_sums(self, graph: Graph) -> Graph:
-        """Return the graph with algorithms of far shorter sums, of nodes with one operand: no time decides.
+        """Return the graph with algorithms of far shorter sums.
 
-        That depends on reduced extents alone, unlike the share of transformed filters.
+        No time decides. Sums depend on reduced extents alone, but for filters, so that nodes have one operand.
         """
         result = graph
         for node in graph.nodes:

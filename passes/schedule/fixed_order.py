@@ -1,9 +1,9 @@
-"""Canonical order of arithmetic: schedules for which a result's bits do not depend on the batch.
+"""Canonical order of arithmetic: bits that do not depend on the batch.
 
 The order in which a result is added up follows from a schedule's *order key*: the instruction and its steps along k,
 how reduction threads deal a row, the elements of a trip or part. Under the policy `batch-invariant` (`ir.machine`) only
 schedules with the canonical key of their group are legal: it follows from reduced extents, element types, structure and
-target, never from extents of results, so that equal rows of any batch are added up alike. Tiles, stages, layouts and
+target, never from extents of results, so that equal rows of any batch are added in one order. Tiles, stages, layouts and
 launches stay free.
 
 | reduction | canonical order |
@@ -27,7 +27,7 @@ from .rules import Finding, ScheduleSizes, axes_text
 
 #: Shortest row that lanes share; vectors of a lane, most lanes of a row; elements of a chain's part.
 MIN_LANE_ROW, LANE_VECTORS, MAX_ROW_LANES, CHAIN_PART = 32, 4, 512, 128
-#: Rows of a column of which a lane takes so many, with most lanes.
+#: Rows of a column that a lane takes, and most lanes.
 COLUMN_ROWS, MAX_COLUMN_LANES = 16, 32
 
 
@@ -37,7 +37,10 @@ def is_exact(group: FusedGroup, segment: Segment) -> bool:
 
 
 def adds_like_warps(instruction: str) -> bool:
-    """Return whether an instruction adds like those of a warp: halves of warpgroups do, k by k."""
+    """Return whether an instruction adds as those of a warp do.
+
+    Those of warpgroups do for halves: 16 products at once, to one accumulator.
+    """
     atom = MMA_INSTRUCTIONS[instruction]
     return not atom.reads_shared or atom.held.size == HALF_BYTES
 
@@ -71,7 +74,7 @@ def invariant_templates(
 def invariant_parameters(
     structures: Sequence[SegmentTemplate], found: Sequence[ScheduleParameter], target: Target
 ) -> Iterator[ScheduleParameter]:
-    """Yield the parameters of templates with the canonical values of those that determine an order."""
+    """Yield parameters, those that determine an order with canonical values."""
     chosen: dict[str, tuple[int, ...]] = {}
     for position, structure in enumerate(structures):
         if structure.reduction_threads and len(structures) == 1:
@@ -106,7 +109,7 @@ def _lane_values(
     for k, loop in enumerate(structure.loops):
         knob = next(p for p in found if p.names == (f"s0.c{k}",))
         trips = -(-prod(a.extent for a in loop) // (count * (1 if structure.over_columns else vector)))
-        fitting = [c for (c,) in knob.values if c >= trips and c <= MAX_HELD // vector or k in structure.whole]
+        fitting = [c for (c,) in knob.values if (c >= trips and c <= MAX_HELD // vector) or k in structure.whole]
         fitting = [c for c in fitting if c >= trips]
         chosen[knob.names[0]] = (min(fitting) if fitting else max(c for (c,) in knob.values if c <= LANE_VECTORS),)
     return chosen
@@ -117,7 +120,7 @@ MAX_HELD = 32
 
 
 def check_order_invariant(sizes: ScheduleSizes) -> Iterator[Finding]:
-    """Sums are added up in the canonical order, where a target's policy asks for it."""
+    """Sums have the canonical order under the policy `batch-invariant`."""
     if not sizes.target.invariant or is_register_chain([p.structure for p in sizes.parts]):
         return
     for segment, part in zip(sizes.group.segments, sizes.parts, strict=True):
@@ -126,7 +129,11 @@ def check_order_invariant(sizes: ScheduleSizes) -> Iterator[Finding]:
         parts = part.structure
         if parts.mma:
             uneven = np.not_equal(part.block_k[0] % MMA_INSTRUCTIONS[parts.mma].k, 0) & np.greater(part.trips[0], 1)
-            yield uneven | np.not_equal(part.reduction_threads, 1), "k is divided among {} warps", part.reduction_threads
+            yield (
+                uneven | np.not_equal(part.reduction_threads, 1),
+                "k is divided among {} warps",
+                part.reduction_threads,
+            )
         elif not parts.reduction_threads and parts.walked < 0:
             for which in parts.reduces:
                 for n, outer in enumerate(which):

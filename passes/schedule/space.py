@@ -124,7 +124,7 @@ def _staging_choices(segment: Segment, shared: Sequence[str], matrix: bool) -> l
 
 
 def segment_templates(group: FusedGroup, position: int, target: Target) -> list[SegmentTemplate]:
-    """Return the templates of one segment that a target supports, under its policy."""
+    """Return the templates of one segment under a target's policy."""
     found = _possible_templates(group, position, target)
     return invariant_templates(group, group.segments[position], found, target) if target.invariant else found
 

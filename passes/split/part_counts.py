@@ -34,7 +34,10 @@ TILE_SIDE, MIN_ROUNDS, MAX_ROUNDS, MIN_FULL_SHARE, MAX_FILLING_PARTS, MIN_FILLIN
 
 
 def invariant_parts(group: FusedGroup) -> int:
-    """Return the number of parts that follows from the length of a reduction, or of a chain's rows, alone."""
+    """Return the number of parts that a length alone determines.
+
+    It is that of a reduction, or of a chain's rows.
+    """
     if (chain := register_chain(group)) is not None:
         columns = group.segments[0].axes[chain.column].extent
         return _power_below(columns // INVARIANT_COLUMNS)

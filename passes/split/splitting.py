@@ -94,10 +94,8 @@ class Splitting:
         if not halves:
             return whole, WHOLE
         parts = _sum(halves, self.evaluator)
-        if self.target.invariant:
-            return parts, Division(self.best_part_count(group))
-        if all(map(self.timed, (group, *halves))):
-            split = parts < whole
+        if self.target.invariant or all(map(self.timed, (group, *halves))):
+            split = self.target.invariant or parts < whole
         else:
             split = _sum(halves, self.modelled) < self.worth * self.modelled.cost(group)
         return (parts, Division(self.best_part_count(group))) if split else (whole, WHOLE)
@@ -193,7 +191,7 @@ class Splitting:
 def _part_counts(group: FusedGroup, target: Target) -> tuple[int, ...]:
     """Return the numbers of parts of a group's reduction, or of a chain's columns, to compare."""
     if target.invariant:
-        return tuple(n for n in (invariant_parts(group),) if n > 1 and _in_parts(group, n) is not None)
+        return tuple(n for n in (invariant_parts(group),) if n > 1 and _in_parts(group, n))
     return candidates(group, target) or chain_candidates(group, target) or column_candidates(group, target)
 
 

@@ -43,7 +43,9 @@ def partition(partitioner: Partitioner, mode: Mode) -> list[Group]:
         groups = fuse_all(partitioner, groups)
     elif mode == "mixed":
         invariant = partitioner.builder.policy.invariant
-        groups = _with_chains(partitioner, fuse_all(partitioner, groups)) if invariant else _fastest(partitioner, groups)
+        groups = (
+            _with_chains(partitioner, fuse_all(partitioner, groups)) if invariant else _fastest(partitioner, groups)
+        )
     return [g for vertex in partitioner.schedule(groups) for g in _in_place(partitioner, vertex, mode)]
 
 
