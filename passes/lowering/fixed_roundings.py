@@ -48,14 +48,8 @@ def _phase(phase: Phase) -> Phase:
     def change(node: Value) -> Value:
         if node not in done:
             over = with_operands(node, change)
-            alone = node in terms and node not in others
-            if (
-                isinstance(over, Op)
-                and over.dtype.is_float
-                and over.fn in _ROUNDED_FUNCTIONS
-                and not (over.fn == "mul" and alone)
-            ):
-                over = evolve(over, fn=_ROUNDED_FUNCTIONS[over.fn])
+            if isinstance(over, Op) and over.dtype.is_float and not (over.fn == "mul" and node in terms - others):
+                over = evolve(over, fn=_ROUNDED_FUNCTIONS.get(over.fn, over.fn))
             done[node] = over
         return done[node]
 

@@ -2,9 +2,8 @@
 
 The order in which a result is added up follows from a schedule's *order key*: the instruction and its steps along k,
 how reduction threads deal a row, the elements of a trip or part. Under the policy `batch-invariant` (`ir.machine`) only
-schedules with the canonical key of their group are legal: it follows from reduced extents, element types, structure and
-target, never from extents of results, so that equal rows of any batch are added in one order. Tiles, stages, layouts and
-launches stay free.
+schedules with the canonical key of their group are legal: it follows from reduced extents, types, structure and target,
+never from extents of results. Tiles, stages, layouts and launches stay free.
 
 | reduction | canonical order |
 |---|---|

@@ -90,7 +90,9 @@ def filling_parts(group: FusedGroup, target: Target) -> tuple[int, ...]:
 
     It is for products by lanes; none where tiles of the whole fill it.
     """
-    if len(group.segments) != 1 or len(group.segments[0].reductions) != 1 or not target.lockstep:
+    if len(group.segments) != 1 or len(group.segments[0].reductions) != 1:
+        return ()
+    if target.invariant or not target.lockstep:
         return ()
     (segment,) = group.segments
     (reduction,) = segment.reductions

@@ -68,7 +68,7 @@ class Splitting:
     def best(self, group: FusedGroup) -> tuple[float, Division]:
         """Return the least seconds and the division with which they are reached."""
         seconds, division = self._best_parts(group)
-        aligned = () if self.target.invariant and division.parts > 1 else self.aligned_kernels(group)
+        aligned = self.aligned_kernels(group)
         if aligned and (found := self._aligned_seconds(group, aligned)) < seconds:
             seconds, division = found, Division(aligned=True)
         return seconds, division
@@ -81,7 +81,7 @@ class Splitting:
 
     def aligned_kernels(self, group: FusedGroup) -> tuple[FusedGroup, ...]:
         """Return aligned copies of factors and their contraction, or nothing."""
-        if not may_be_aligned(group, self.target):
+        if not may_be_aligned(group, self.target) or (self.target.invariant and self.halves(group)):
             return ()
         key = form_key(group)
         if key not in self.copied:
@@ -105,8 +105,6 @@ class Splitting:
         seconds, division = self.best(group)
         if seconds == inf:
             return WHOLE
-        if self.target.invariant and division.parts > 1:
-            return division
         aligned, parts = self.aligned_kernels(group), self.halves(group) if filling_parts(group, self.target) else ()
         if self.searched is None or not (aligned or parts) or all(map(self.timed, (group, *aligned, *parts))):
             return division

@@ -94,9 +94,8 @@ def results(numbers: list[int], batch: int, target: Target) -> list[np.ndarray]:
     uses = [grow(FORWARD[n], batch, batch_operands(n)) for n in numbers]
     bench, inputs = bench_of(uses), dict[str, Any]()
     for n, (number, use) in enumerate(zip(numbers, uses, strict=True)):
-        every = first_rows(
-            grow(FORWARD[number], most, batch_operands(number)).values(), use, batch, batch_operands(number)
-        )
+        which = batch_operands(number)
+        every = first_rows(grow(FORWARD[number], most, which).values(), use, batch, which)
         inputs |= {f"{use.op} {n}.{name}": value for name, value in every.items()}
     typed = {name: np.asarray(v, bench.inputs[name].dtype) for name, v in inputs.items()}
     plan = build_graph(bench.graph, bench.spec, target, CompileOptions())
