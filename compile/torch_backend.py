@@ -148,7 +148,7 @@ class _Options:
     memory: float = 1.0
 
     def target_of(self, device: Any) -> tuple[Target, int]:
-        """Return the target of a device of PyTorch under the policy, and its number."""
+        """Return the target of a device under the policy, and its number."""
         target, ordinal = target_of(device)
         return with_policy(target, self.policy, self.deterministic), ordinal
 

@@ -2,7 +2,7 @@
 
 Under `batch-invariant`, equal rows have equal results in a batch of any size and at any place in it. An order of sums
 then follows from reduced extents, element types and the target, never from extents of results
-(`passes.schedule.fixed_order`). No axis is declared a batch: whatever a result has for several elements is one.
+(`passes.schedule.fixed_order`). No axis is declared a batch: every axis of a result is one.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def register_level(
 
 
 def with_single_row(group: FusedGroup, known: Collection[str]) -> FusedGroup:
-    """Return a group whose product of one row has an axis of that row.
+    """Add the axis of a row to a product of one row.
 
     Products of several rows have one. The matrix is `known`, or no first factor.
     """

@@ -151,9 +151,7 @@ class Splitting:
         return self._halves(group, parts) if parts > 1 else ()
 
     def _halves(self, group: FusedGroup, parts: int) -> tuple[FusedGroup, ...]:
-        """Return the two groups that compute one with its reduction in parts, None where that is impossible. Results
-        are cached.
-        """
+        """Return the two groups of a reduction in parts, none where that is impossible; cached."""
         key = form_key(group), parts
         if key not in self.halved:
             self.halved[key] = _canonical_groups(_in_parts(group, parts) or ())
@@ -189,7 +187,7 @@ class Splitting:
 def _part_counts(group: FusedGroup, target: Target) -> tuple[int, ...]:
     """Return the numbers of parts of a group's reduction, or of a chain's columns, to compare."""
     if target.invariant:
-        return tuple(n for n in (invariant_parts(group),) if n > 1 and _in_parts(group, n))
+        return tuple(n for n in (invariant_parts(group),) if n > 1)
     return candidates(group, target) or chain_candidates(group, target) or column_candidates(group, target)
 
 
