@@ -69,7 +69,7 @@ class Policy:
     `shared_bytes` are the bytes that one block may allocate; `chains` switches kernels of three segments on, which gain
     nothing where the threads of a block run one after another, `columns` column sums beside rows. `math` is the math
     mode of contractions of f32 (`ir.machine`), empty for products and sums in f32 itself. Where groups are `invariant`,
-    they follow from structures alone, not from extents of results (`passes.grouping.invariant_groups`).
+    they follow from structures alone, not from extents of results.
     """
 
     recompute: int = 16

@@ -23,7 +23,6 @@ from ...ir import (
     Target,
 )
 from ..geometry import is_register_chain, joins_loop, multiplies_one_row, row_reads, walks_rows
-from .fixed_roundings import fix_roundings
 from .k_loop import hoist_loads, split_prologue, streaming_blocks, walk_rows
 from .layout import BlockLayout, Frame, lay_out
 from .outputs import emit_outputs
@@ -38,6 +37,7 @@ from .streaming import (
     lower_register_chain,
     lower_tile_chain,
 )
+from .threads import fix_roundings
 
 #: Registers of a thread from which on a compiler has to know the blocks of an SM: it else takes about 168 at most.
 MANY_REGISTERS = 192

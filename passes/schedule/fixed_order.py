@@ -20,12 +20,25 @@ from math import prod
 
 import numpy as np
 
-from ...ir import HALF_BYTES, MMA_INSTRUCTIONS, FusedGroup, Segment, Target, is_recurrence, is_tiled
+from ...ir import (
+    HALF_BYTES,
+    MMA_INSTRUCTIONS,
+    FusedGroup,
+    Segment,
+    Target,
+    is_recurrence,
+    is_tiled,
+    reads,
+    variables,
+)
 from ..geometry import Count, ScheduleParameter, SegmentTemplate, is_register_chain, next_power
 from .rules import Finding, ScheduleSizes, axes_text
+from .staging_parameters import MAX_STRIDES
 
 #: Shortest row that lanes share; vectors of a lane, most lanes of a row; elements of a chain's part.
 MIN_LANE_ROW, LANE_VECTORS, MAX_ROW_LANES, CHAIN_PART = 32, 4, 512, 128
+#: Most elements of a row that a lane holds at once.
+MAX_HELD = 32
 #: Rows of a column that a lane takes, and most lanes.
 COLUMN_ROWS, MAX_COLUMN_LANES = 16, 32
 
@@ -71,14 +84,12 @@ def invariant_templates(
 
 
 def invariant_parameters(
-    structures: Sequence[SegmentTemplate], found: Sequence[ScheduleParameter], target: Target
+    group: FusedGroup, structures: Sequence[SegmentTemplate], found: Sequence[ScheduleParameter], target: Target
 ) -> Iterator[ScheduleParameter]:
     """Yield parameters, those that determine an order with canonical values."""
     chosen: dict[str, tuple[int, ...]] = {}
-    for position, structure in enumerate(structures):
-        if structure.reduction_threads and len(structures) == 1:
-            lanes = next(p for p in found if p.names[0] == f"s{position}.reduction_threads")
-            chosen |= _lane_values(structure, lanes, found, target)
+    if len(structures) == 1 and structures[0].reduction_threads:
+        chosen = _lane_values(group.segments[0], structures[0], found, target)
     for knob in found:
         name, values = knob.names[0], knob.values
         if name in chosen:
@@ -89,33 +100,36 @@ def invariant_parameters(
 
 
 def _lane_values(
-    structure: SegmentTemplate, lanes: ScheduleParameter, found: Sequence[ScheduleParameter], target: Target
+    segment: Segment, structure: SegmentTemplate, found: Sequence[ScheduleParameter], target: Target
 ) -> dict[str, tuple[int, ...]]:
     """Return the lanes, vector and trips of rows by their length."""
+    lanes = next(p for p in found if p.names[0] == "s0.reduction_threads")
     longest = max((prod(a.extent for a in loop) for loop in structure.loops), default=1)
-    widths = [v for _, v in lanes.values]
+    widths = {v for _, v in lanes.values}
+    columns = bool(structure.over_columns) or _sums_columns(segment)
     vector = max((v for v in widths if longest % v == 0), default=min(widths))
-    vector = max(widths) if structure.over_columns else vector
-    share = COLUMN_ROWS if structure.over_columns else LANE_VECTORS * vector
-    most = MAX_COLUMN_LANES if structure.over_columns else MAX_ROW_LANES
+    vector = (max if structure.over_columns else min)(widths) if columns else vector
+    share, most = (COLUMN_ROWS, MAX_COLUMN_LANES) if columns else (LANE_VECTORS * vector, MAX_ROW_LANES)
     wanted = min(next_power(-(-longest // share)), most) if target.lockstep else 1
-    wanted = max(wanted, 2) if structure.whole else wanted
     able = [n for n, v in lanes.values if v == vector and n == next_power(n)]
-    count = max((n for n in able if n <= wanted), default=min(able))
     if structure.whole:  # registers hold all of a row
-        count = max(count, min(next_power(-(-longest // (vector * 64))), max(able)))
+        wanted = max(wanted, 2, next_power(-(-longest // (vector * MAX_STRIDES))))
+    count = max((n for n in able if n <= wanted), default=min(able))
     chosen: dict[str, tuple[int, ...]] = {lanes.names[0]: (count, vector)}
     for k, loop in enumerate(structure.loops):
-        knob = next(p for p in found if p.names == (f"s0.c{k}",))
-        trips = -(-prod(a.extent for a in loop) // (count * (1 if structure.over_columns else vector)))
-        fitting = [c for (c,) in knob.values if (c >= trips and c <= MAX_HELD // vector) or k in structure.whole]
-        fitting = [c for c in fitting if c >= trips]
-        chosen[knob.names[0]] = (min(fitting) if fitting else max(c for (c,) in knob.values if c <= LANE_VECTORS),)
+        strides = next(p for p in found if p.names == (f"s0.c{k}",)).values
+        trips = -(-prod(a.extent for a in loop) // (count * vector))
+        whole = [c for c in strides if c[0] >= trips and (k in structure.whole or c[0] * vector <= MAX_HELD)]
+        chosen[f"s0.c{k}"] = min(whole) if whole else max(c for c in strides if c[0] <= LANE_VECTORS)
     return chosen
 
 
-#: Most elements of a row that a lane holds at once.
-MAX_HELD = 32
+def _sums_columns(segment: Segment) -> bool:
+    """Return whether no reduced axis runs along the last dim of what is read, be that one of one element."""
+    reduced = {v for r in segment.reductions for v in r.reduce}
+    own = {r.name for r in segment.reductions}
+    last = [read.indices[-1] for r in segment.reductions for read in reads(r.body) if read.tensor not in own]
+    return bool(last) and all(reduced.isdisjoint(variables(index)) for index in last)
 
 
 def check_order_invariant(sizes: ScheduleSizes) -> Iterator[Finding]:

@@ -345,7 +345,7 @@ def make_space(
             *launch_parameters(combination, target, coarse),
         )
         if target.invariant:
-            parameters = (*invariant_parameters(combination, parameters, target),)
+            parameters = (*invariant_parameters(group, combination, parameters, target),)
         found.append(ScheduleTemplate(tuple(combination), parameters))
     return Space(group, target, tuple(found))
 

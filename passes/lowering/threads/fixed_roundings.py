@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from attrs import evolve
 
-from ...ir import (
+from ....ir import (
     Accumulate,
     DfgNode,
     Item,
