@@ -125,7 +125,7 @@ def _lane_values(
 
 
 def _sums_columns(segment: Segment) -> bool:
-    """Return whether no reduced axis runs along the last dim of what is read, be that one of one element."""
+    """Return whether no reduced axis runs along the last dim of a tensor, of one element or more."""
     reduced = {v for r in segment.reductions for v in r.reduce}
     own = {r.name for r in segment.reductions}
     last = [read.indices[-1] for r in segment.reductions for read in reads(r.body) if read.tensor not in own]

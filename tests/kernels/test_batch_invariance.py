@@ -90,7 +90,7 @@ def bf16(*shape: int) -> TensorType:
 
 
 #: Uses whose sums are long enough for lanes, matrix instructions, parts and chains.
-LONG = [
+LONG_SUMS = [
     (uses("matmul", bf16(1, 512), bf16(512, 96)), frozenset({0})),
     (uses("matmul", (1, 512), (512, 96)), frozenset({0})),
     (uses("softmax", (1, 3000)), frozenset({0})),
@@ -136,7 +136,7 @@ def test_rows_do_not_depend_on_batch(cases: list[Case], device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("case", LONG, ids=lambda case: f"{case[0].op}-{case[0].types[0]}")
+@pytest.mark.parametrize("case", LONG_SUMS, ids=lambda case: f"{case[0].op}-{case[0].types[0]}")
 def test_long_rows_do_not_depend_on_batch(case: Case, device: str) -> None:
     check([case], device)
 
