@@ -18,6 +18,7 @@ from cuts.ir.errors import CutsError, UsageError
 from cuts.ir.machine import Target, check_policy, with_policy
 from cuts.ir.types import DType, TensorType
 from cuts.ops.reference import evaluate
+from cuts.tests.amounts import NIGHTLY
 from cuts.tests.kernels.test_every_operation import FORWARD, TOGETHER
 from cuts.tests.needs import DEVICES
 from cuts.tests.operations import Use, uses
@@ -82,7 +83,8 @@ def is_batch(use: Use, which: frozenset[int]) -> bool:
     return all(a.shape == b[:2].shape and np.allclose(a, b[:2], 1e-12, 1e-12, True) for a, b in pairs)
 
 
-REDUCING = [(use, which) for use in FORWARD if (which := batch_operands(use))]
+#: Operations that reduce; the rest of them each night.
+REDUCING = [(use, which) for use in (FORWARD if NIGHTLY else FORWARD[::12]) if (which := batch_operands(use))]
 
 
 def bf16(*shape: int) -> TensorType:
@@ -106,7 +108,7 @@ LONG_SUMS = [
 
 
 def parts(cases: list[Case]) -> list[list[Case]]:
-    return [cases[first : first + TOGETHER] for first in range(0, len(cases), TOGETHER)]
+    return [cases[first : first + TOGETHER // 4] for first in range(0, len(cases), TOGETHER // 4)]
 
 
 def results(cases: list[Case], batch: int, target: Target) -> list[np.ndarray]:
