@@ -14,14 +14,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from cuts.bench.paper.latency import sweeps
-from cuts.latency.dataset import Samples, load_profile, training_samples
-from cuts.latency.predictors.layer_model import LayerModel, Options
-from cuts.tests.latency.baselines import all_baselines
+from cuts.bench.paper.latency import predict_sweeps, sweeps
+from cuts.latency.dataset import Samples
 
 DOCS = Path(__file__).parent
-#: Baselines that the paper compares with.
-BASELINES = ("linear in operations", "FastDeepIoT: tree of linear models")
 
 
 def draw_steps(path: Path, found: Mapping[str, Samples]) -> None:
@@ -54,20 +50,6 @@ def draw_fits(path: Path, found: Mapping[str, Samples], predictions: Mapping[str
     axes[0].set_ylabel("microseconds")
     axes[0].legend(fontsize="small")
     _save(figure, path)
-
-
-def predict_sweeps(found: Mapping[str, Samples]) -> dict[str, dict[str, Any]]:
-    """Return predictions of each model by sweep."""
-    profile = load_profile("h200")
-    seen = training_samples(profile.convolutions("fp32"))
-    model = LayerModel(Options()).fit(seen, "cold", profile.kernels)
-    known = {"this model": {label: model.predict(samples.layers)[0] for label, samples in found.items()}}
-    for baseline in (each for each in all_baselines() if each.name in BASELINES):
-        fitted = baseline.fit(seen.layers, seen.choices, seen.cold)
-        known[baseline.name.partition(":")[0]] = {
-            label: fitted.predict(samples.layers) for label, samples in found.items()
-        }
-    return known
 
 
 def _figure(count: int) -> tuple[Any, Any]:

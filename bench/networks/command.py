@@ -32,13 +32,8 @@ MAX_OVERTIME_SECONDS = 10.0
 def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--only",
-        nargs="+",
-        default=[],
-        metavar="MODEL:BATCH",
-        help="or MODEL:training; with :PRECISION after it; =SECONDS at the end is its own budget",
-    )
+    says = "or MODEL:training; with :PRECISION after it; =SECONDS at the end is its own budget"
+    parser.add_argument("--only", nargs="+", default=[], metavar="MODEL:BATCH", help=says)
     parser.add_argument("--systems", nargs="+", choices=tuple(SYSTEMS), default=list(USUAL))
     parser.add_argument("--budget", type=float, default=60.0, metavar="SECONDS", help="of each search of ours")
     parser.add_argument("--pack", type=Path, metavar="FILE", help="export the plans that were found")

@@ -27,7 +27,6 @@ from cuts.bench.operators.timing import capture_graph, set_precision, time_calls
 from cuts.bench.tools.records import Row
 from cuts.compile import CompiledPlan, compile_model, load_model, load_spec, plan_of
 from cuts.compile.driver import tune_graph
-from cuts.compile.torch_backend import cuts_backend
 from cuts.ir import Budget, CompileOptions, CutsError, FusedGroup, Mode, is_contraction, parse_ir
 from cuts.search import Settings, summary_values, tuning_session
 
@@ -206,12 +205,6 @@ def time_compiled(case: ModelCase, last: bool, **options: Any) -> Row:
     return row | captured | {"calls_ms": timed["ms"]}
 
 
-def by_door(case: ModelCase) -> Row:
-    """Time `torch.compile(backend="cuts")` as a captured graph, and call by call."""
-    row = time_compiled(case, False, backend=cuts_backend, options={"budget": case.budget})
-    return row | {"budget_s": case.budget}
-
-
 def by_xla(case: ModelCase) -> Row:
     """Time XLA's version of the exported program, in a loop."""
     start = perf_counter()
@@ -260,12 +253,10 @@ SYSTEMS: Mapping[str, System] = {
     "cuts mixed": System(lambda case: ours(case, "mixed"), least=15.0, search=None, training=40.0),
     "PyTorch": System(time_eager, least=8.0, training=20.0),
     "torch.compile": System(_compile_system(), training=110.0),
-    "reduce-overhead": System(_compile_system(mode="reduce-overhead")),
     "cuts untuned": System(time_untuned),
     **{f"cuts untuned {mode}": System(partial(time_untuned, mode=mode)) for mode in UNTUNED_MODES},
     "cuts fusion": System(lambda case: ours(case, "fusion"), search=None),
     "cuts no-fusion": System(lambda case: ours(case, "no-fusion"), search=None),
-    "cuts door": System(by_door, search=None, training=40.0),
     "max-autotune": System(_compile_system(mode="max-autotune"), least=120.0),
     "XLA": System(by_xla, least=30.0, training=90.0),
     **{f"cuts {seconds} s": _search_system(seconds) for seconds in CURVE},
@@ -279,7 +270,7 @@ EXPORT_SYSTEMS = (*OURS, "XLA")
 #: Systems that leave a process unfit for others: torchax becomes a backend there that PyTorch's compiler does not know.
 LEAVING = ("XLA",)
 #: Systems of a call without a choice.
-USUAL = ("cuts mixed", "PyTorch", "torch.compile", "reduce-overhead")
+USUAL = ("cuts mixed", "PyTorch", "torch.compile")
 
 
 def run(case: ModelCase, system: str) -> Row:
@@ -290,7 +281,7 @@ def run(case: ModelCase, system: str) -> Row:
             return train_as_one_graph(case.torch, case.made, case.budget, precision)
         if system == "XLA":
             return train_by_xla(case.torch, case.made)
-        return train(case.torch, case.made, system, case.budget, precision)
+        return train(case.torch, case.made, system, precision)
     return SYSTEMS[system].infer(case)
 
 

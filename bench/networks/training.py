@@ -22,7 +22,6 @@ from cuts.backends import find_target
 from cuts.bench.operators.timing import capture_graph, set_precision, time_calls
 from cuts.compile import load_model, load_spec
 from cuts.compile.driver import tune_graph
-from cuts.compile.torch_backend import cuts_backend
 from cuts.ir import CompileOptions
 from cuts.ir.machine import PrecisionName
 from cuts.search import Settings, summary_values, tuning_session
@@ -58,22 +57,14 @@ def without_dropout(torch: Any, network: Any) -> Any:
     return network
 
 
-def compile_network(torch: Any, network: Any, way: str, budget: float) -> Any:
-    """Return a network as a system calls it."""
-    torch._dynamo.reset()
-    if way == "PyTorch":
-        return network
-    ours = {"backend": cuts_backend, "options": {"budget": budget / 2}}  # of each graph, and there are two
-    return torch.compile(network, **(ours if way == "cuts door" else {}))
-
-
-def step_of(torch: Any, made: Made, way: str, budget: float, precision: str) -> Callable[[], Any]:
+def step_of(torch: Any, made: Made, way: str, precision: str) -> Callable[[], Any]:
     """Return one step of a network's fresh copy; it returns its loss."""
     network = without_dropout(torch, deepcopy(made[0])).to("cuda").train()
     given = tuple(x.to("cuda") for x in made[1])
     with torch.no_grad():
         loss = loss_of(torch, deepcopy(network)(*given))
-    call = compile_network(torch, network, way, budget)
+    torch._dynamo.reset()
+    call = network if way == "PyTorch" else torch.compile(network)
     optimiser = torch.optim.SGD(network.parameters(), lr=RATE, momentum=MOMENTUM, fused=True)
 
     def step() -> Any:
@@ -91,11 +82,11 @@ def step_of(torch: Any, made: Made, way: str, budget: float, precision: str) -> 
 def reference_losses(torch: Any, made: Made) -> list[float]:
     """Return the losses of PyTorch's first steps in strict fp32."""
     set_precision(torch)
-    step = step_of(torch, made, "PyTorch", 0.0, "fp32")
+    step = step_of(torch, made, "PyTorch", "fp32")
     return [float(step()) for _ in range(STEPS)]
 
 
-def train(torch: Any, made: Made, way: str, budget: float, precision: PrecisionName) -> dict[str, Any]:
+def train(torch: Any, made: Made, way: str, precision: PrecisionName) -> dict[str, Any]:
     """Time a step of a system that PyTorch calls.
 
     Its loss is compared with PyTorch's.
@@ -104,12 +95,12 @@ def train(torch: Any, made: Made, way: str, budget: float, precision: PrecisionN
     torch.cuda.empty_cache()
     set_precision(torch, precision)
     start = perf_counter()
-    step = step_of(torch, made, way, budget, precision)
+    step = step_of(torch, made, way, precision)
     found = [float(step()) for _ in range(STEPS)][-1]
     seconds = perf_counter() - start
     timed = time_calls(torch, capture_graph(torch, [step]))
     row: dict[str, Any] = {"ms": timed.median * 1e3, "spread": timed.spread, "error": abs(found - wanted) / abs(wanted)}
-    return row | {"seconds": seconds} | ({"budget_s": budget} if way == "cuts door" else {})
+    return row | {"seconds": seconds}
 
 
 # ---- a step by XLA

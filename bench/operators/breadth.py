@@ -153,13 +153,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--together", type=int, default=TOGETHER, metavar="N", help="rows that are tuned together")
     parser.add_argument("--workers", type=int, default=processor_count(), metavar="N", help="processes")
     parser.add_argument("--turns", type=Path, metavar="FOLDER", help="where processes with a share each take turns")
-    parser.add_argument(
-        "--share",
-        type=parse_share,
-        default=(0, 1),
-        metavar="K/N",
-        help="every N-th of the rows, from number K on: for N GPUs",
-    )
+    parser.add_argument("--share", type=parse_share, default=(0, 1), metavar="K/N", help="every N-th row, from K on")
     parser.add_argument("--below", type=float, default=0.0, metavar="SPEED", help="also measure again what is slower")
     parser.add_argument("--no-compile", dest="compile", action="store_false", help="leave torch.compile out")
     parser.add_argument("--reuse", action="store_true", help="take times of peers from the file where it has them")

@@ -12,6 +12,7 @@ math modes of f32 (peers of `fp32x3` are strict). Memory-bound rows have the tim
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ from cuts.bench.tools.records import (
     read_rows,
 )
 from cuts.ir.machine import PRECISIONS
+from cuts.search.strategies import STRATEGIES
 
 #: Cases that are tuned together: enough to keep all workers busy, few enough to stop in time.
 TOGETHER = 24
@@ -56,10 +58,12 @@ class Suite(SuiteRun):
             if self.remaining_seconds < min(len(part) * (self.options.budget + 1.0), 60.0):
                 self.say(f"time is over: {part[0].key} and later rows are left for the next call")
                 return
-            for case, tuned in zip(part, tune_separately(part, self.tune), strict=True):
+            begin, found = time.monotonic(), tune_separately(part, self.tune)
+            taken = round((time.monotonic() - begin) / len(part), 2)
+            for case, tuned in zip(part, found, strict=True):
                 if self.remaining_seconds < 0:
                     return
-                self.keep(self._measure_case(case, tuned))
+                self.keep({**self._measure_case(case, tuned), "search_s": taken})
 
     def _measure_case(self, case: Case, tuned: Tuned | str) -> Row:
         work, moved = least_work(case)
@@ -100,17 +104,10 @@ def add_case_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--class", dest="kind", action="append", choices=CLASSES, help="a class of operations; may be repeated")
     add("--batch", type=int, action="append", help="a batch size; may be repeated")
-    add(
-        "--only",
-        action="append",
-        metavar="TEXT",
-        help="rows with this in their name, or used by a network of this name",
-    )
+    add("--only", action="append", metavar="TEXT", help="rows with this in their name, or of a network of this name")
     add("--every", type=int, default=1, metavar="N", help="only the first of every N rows of a class and batch size")
     add("--together", type=int, default=TOGETHER, metavar="N", help="operations that are tuned at the same time")
-    add(
-        "--channels-last", action="store_true", help="channels innermost, as in a network; cuDNN uses the faster layout"
-    )
+    add("--channels-last", action="store_true", help="channels innermost; cuDNN uses the faster layout")
     add("--no-peers", action="store_true", help="without PyTorch and the libraries")
     add_precision_option(parser)
 
@@ -121,9 +118,8 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add_case_options(parser)
     add = parser.add_argument
     add("--budget", type=float, default=4.0, metavar="SECONDS", help="search time per operation; 0: cost model only")
-    add(
-        "--devices", type=lambda text: text.split(","), default=(), metavar="0,1", help="GPUs of this host to search on"
-    )
+    add("--devices", type=lambda text: text.split(","), default=(), metavar="0,1", help="GPUs to search on")
+    add("--strategy", choices=STRATEGIES, help="search of 40 kernels without the cost model (default: that of users)")
     add("--mixed", action="store_true", help="tune all classes and batch sizes together, in turn")
     add("--reuse", action="store_true", help="take times of peers from the file where it has them")
     add("--compile", action="store_true", help="time torch.compile as well (slow)")

@@ -22,6 +22,7 @@ from cuts.ir.errors import CutsError
 from cuts.ir.machine import Target
 from cuts.search.opening import tuning_session
 from cuts.search.session import TuningSession
+from cuts.search.settings import Settings
 
 
 @define
@@ -76,7 +77,9 @@ class SuiteRun:
         if not self.options.budget:
             return nullcontext(None)
         budget = min(self.options.budget * count, max(5.0, self.remaining_seconds - 2.0 * count))
-        return tuning_session(self.target, budget=budget, devices=self.options.devices)
+        named = getattr(self.options, "strategy", None)
+        own = Settings(strategy=named, aided=False, prove=False) if named else None
+        return tuning_session(self.target, budget=budget, devices=self.options.devices, settings=own, fresh=bool(own))
 
     def measure(
         self,

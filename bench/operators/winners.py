@@ -64,9 +64,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_case_options(parser)
     parser.add_argument("--untuned", action="store_true", help="launch the model's first choices")
-    parser.add_argument(
-        "--most", type=int, default=sys.maxsize, metavar="N", help="end when as many kernels were launched"
-    )
+    parser.add_argument("--most", type=int, default=sys.maxsize, metavar="N", help="end after as many launches")
     parser.add_argument("--share", type=parse_share, default=(0, 1), metavar="K/N", help="a part of the operations")
     parser.add_argument("--limit", type=float, default=540.0, metavar="SECONDS", help="begin no further row after this")
     parser.add_argument("--target", default="cuda:device")

@@ -15,7 +15,7 @@ from cuts.bench.tools.records import Row
 from cuts.cluster.planning import FORMS, rank
 from cuts.cluster.plans import known_machines, load_machine, load_transformer
 
-from .registry import PaperTable, stamp_rows
+from .registry import PaperTable, find_table, stamp_rows
 from .table_5_6 import BLOCKS, block_models, printed_table, reproduce
 
 # ---- Table 5.5
@@ -163,6 +163,10 @@ def _ways_text(rows: Sequence[Row]) -> str:
     return markdown_table(["way", "resident", "predicted, s", "measured, s", "error", "place", "predicted"], lines)
 
 
+#: The evaluation of DeepCuts by its numbers in the thesis.
+DEEPCUTS_TABLES = {
+    "5.3": "11", "5.4": "12", "figure-5.1": "figure-5", "figure-5.2": "figure-6", "figure-5.3": "figure-7"
+}  # fmt: skip
 TABLES = (
     PaperTable(
         "5.5", "clusters", _clusters_text, known_machines, lambda request: stamp_rows("5.5", request, _clusters())
@@ -194,4 +198,5 @@ TABLES = (
         "ways", "ways of inference on one GPU, in the order of their times", _ways_text,
         command="python -m cuts.bench cluster --target cuda --only way --out bench/results/paper/bigcuts-ways.json",
     ),
+    *(evolve(find_table("deepcuts", number), number=thesis) for thesis, number in DEEPCUTS_TABLES.items()),
 )  # fmt: skip

@@ -47,7 +47,7 @@ def list_tables(document: str) -> str:
     """Return the tables of a document, a line each."""
     lines = []
     for number, table in tables_of(document).items():
-        lines.append(f"  {number:<12} {table.title} ({table.command or 'needs no GPU'})")
+        lines.append(f"  {', '.join((number, *table.also)):<20} {table.title} ({table.command or 'needs no GPU'})")
     return "\n".join([document, *lines])
 
 

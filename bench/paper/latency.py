@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 from cuts.bench.tools.markdown import markdown_table
 from cuts.bench.tools.records import RESULTS, Row
-from cuts.latency.dataset import Samples, load_profile, packaged_profiles
+from cuts.latency.dataset import Samples, load_profile, packaged_profiles, training_samples
+from cuts.latency.predictors.layer_model import LayerModel, Options
 
 from .own_plans import networks_text, planned_networks, timed_networks
 from .registry import PaperTable, stamp_rows
@@ -20,6 +22,8 @@ PRINTED_ACCURACY: Mapping[str, Mapping[str, tuple[float, float]]] = {
     "ResNet50 V2": {"model": (91.34, 0.10), "FLOPs": (2.25, 4.70), "FastDeepIoT": (11.90, 1.90)},
     "Inception V3": {"model": (91.22, 0.03), "FLOPs": (2.87, 2.31), "FastDeepIoT": (32.60, 0.40)},
 }
+#: Baselines of the paper in Figure 6.
+BASELINES = ("linear in operations", "FastDeepIoT: tree of linear models")
 #: Rows of the report, and the paper's rows beside them.
 _ROWS = (
     ("cases of ResNet-50 V2", "ResNet50 V2", "model"),
@@ -118,6 +122,37 @@ def _steps_text(rows: Sequence[Row]) -> str:
     return markdown_table([*heads, "time ratio at a new block", "time ratio on a plateau"], lines)
 
 
+def predict_sweeps(found: Mapping[str, Samples]) -> dict[str, dict[str, Any]]:
+    """Return predictions of each model by sweep."""
+    profile, baselines = load_profile("h200"), import_module("cuts.tests.latency.baselines")  # of a checkout
+    seen = training_samples(profile.convolutions("fp32"))
+    model = LayerModel(Options()).fit(seen, "cold", profile.kernels)
+    known = {"this model": {label: model.predict(samples.layers)[0] for label, samples in found.items()}}
+    for baseline in (each for each in baselines.all_baselines() if each.name in BASELINES):
+        fitted = baseline.fit(seen.layers, seen.choices, seen.cold)
+        known[baseline.name.partition(":")[0]] = {n: fitted.predict(samples.layers) for n, samples in found.items()}
+    return known
+
+
+def _fits() -> Iterator[tuple[str, dict[str, Any]]]:
+    found = sweeps()
+    predicted = predict_sweeps(found)
+    for label, samples in found.items():
+        errors = {name: each[label] - samples.cold for name, each in predicted.items()}
+        within = {name: float(np.mean(np.abs(error) <= 0.1 * samples.cold)) for name, error in errors.items()}
+        rmse = {name: 1e-3 * float(np.sqrt(np.mean(error**2))) for name, error in errors.items()}
+        yield label, {"layers": len(samples), "within": within, "rmse": rmse}
+
+
+def _fits_text(rows: Sequence[Row]) -> str:
+    names = list(rows[0]["within"])
+    lines = [
+        [row["name"], row["layers"], *(f"{100 * row['within'][n]:.1f} %, {row['rmse'][n]:.3f}" for n in names)]
+        for row in rows
+    ]
+    return markdown_table(["sweep", "layers", *(f"{name}: within 10 %, RMSE in ms" for name in names)], lines)
+
+
 TABLES = (
     PaperTable(
         "I", "share within 10 % and RMSE of held-out layers", _accuracy_text,
@@ -130,7 +165,11 @@ TABLES = (
     ),
     PaperTable(
         "figure-1", "steps and switches of kernels along the output channels (Figures 1 and 4)", _steps_text,
-        lambda: list(sweeps()), lambda request: stamp_rows("figure-1", request, _steps()),
+        lambda: list(sweeps()), lambda request: stamp_rows("figure-1", request, _steps()), also=("figure-4",),
+    ),
+    PaperTable(
+        "figure-6", "predictions along the output channels, input channels unseen", _fits_text,
+        lambda: list(sweeps()), lambda request: stamp_rows("figure-6", request, _fits()),
     ),
     PaperTable(
         "own", "networks of cuts, without their times; the model has not seen the network", networks_text,

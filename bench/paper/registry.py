@@ -35,7 +35,8 @@ class TableRequest:
 class PaperTable:
     """A table or figure of a document.
 
-    `number` is the document's ("11", "figure-5") or a word for a claim of its text. `names` returns the rows' names in
+    `number` is the document's ("11", "figure-5") or a word for a claim of its text; `also` are those of figures with
+    the same rows. `names` returns the rows' names in
     order; `make` yields the rows that a request names, as the fields that `row_of` completes. `text` returns the rows
     as Markdown. A table without `make` shows the rows of another measurement:
     `file` within `bench/results`, those that it `shows`, and `command`, which makes them.
@@ -49,6 +50,7 @@ class PaperTable:
     file: str = ""
     command: str = ""
     shows: Callable[[Row], bool] = lambda _: True
+    also: tuple[str, ...] = ()
 
     def path(self, document: str) -> Path:
         """Return the file of the rows."""
@@ -73,9 +75,10 @@ def find_table(document: str, number: str) -> PaperTable:
     Raises `UsageError` where the document has none of that number.
     """
     tables = tables_of(document)
-    if number not in tables:
-        raise UsageError(f"'{document}' has no table '{number}'", hint=f"tables are: {', '.join(tables)}")
-    return tables[number]
+    for table in tables.values():
+        if number in (table.number, *table.also):
+            return table
+    raise UsageError(f"'{document}' has no table '{number}'", hint=f"tables are: {', '.join(tables)}")
 
 
 def row_of(number: str, name: str, device: str, fields: Mapping[str, Any], commit: str = "") -> Row:

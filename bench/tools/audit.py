@@ -127,9 +127,7 @@ def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[Case]:
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--only", action="append", metavar="TEXT", help="cases whose class and name contain this; may be repeated"
-    )
+    parser.add_argument("--only", action="append", metavar="TEXT", help="cases whose class and name contain this")
     add_precision_option(parser)
     parser.add_argument("--points", type=int, default=POINTS, metavar="N", help="points of each space that are timed")
     parser.add_argument("--budget", type=float, default=4.0, metavar="SECONDS", help="tuning time per case")

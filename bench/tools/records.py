@@ -61,16 +61,13 @@ def add_row_options(parser: argparse.ArgumentParser, name: str) -> None:
 
     The suite's rows grow over several calls.
     """
-    parser.add_argument(
-        "--limit", type=float, default=540.0, metavar="SECONDS", help="end after this; what is finished is kept"
-    )
-    parser.add_argument(
-        "--out", type=Path, default=RESULTS / name, help="the file of rows; what it has is not measured again"
-    )
-    parser.add_argument("--again", action="store_true", help="measure what the file has, too")
-    parser.add_argument("--target", default="cuda:device")
-    parser.add_argument("--commit", default="", help="what rows say of the version, where there is no git")
-    parser.add_argument("--table", action="store_true", help="only print the table of the file")
+    add = parser.add_argument
+    add("--limit", type=float, default=540.0, metavar="SECONDS", help="end after this; what is finished is kept")
+    add("--out", type=Path, default=RESULTS / name, help="the file of rows; what it has is not measured again")
+    add("--again", action="store_true", help="measure what the file has, too")
+    add("--target", default="cuda:device")
+    add("--commit", default="", help="what rows say of the version, where there is no git")
+    add("--table", action="store_true", help="only print the table of the file")
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -82,10 +79,10 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """Write rows in the schema, a line each, replacing the file atomically."""
+    """Write rows in the schema, a compact line each, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".part")
-    text = ",\n".join(json.dumps(as_row(row)) for row in rows)
+    text = ",\n".join(json.dumps(as_row(row), separators=(",", ":")) for row in rows)
     draft.write_text(f'{{"rows": [\n{text}\n]}}\n', encoding="utf-8")
     os.replace(draft, path)
 

@@ -51,6 +51,22 @@ def test_unknown_tables_are_named() -> None:
         find_table("deepcuts", "99")
 
 
+@pytest.mark.parametrize(
+    ("document", "number", "own"),
+    [("latency", "figure-4", "figure-1"), ("woodpecker", "figure-3a", "1"), ("bigcuts", "5.3", "5.3")],
+)
+def test_figures_of_the_same_rows_are_found(document: str, number: str, own: str) -> None:
+    table = find_table(document, number)
+    assert table.number == own
+    assert table.path(document).exists()
+
+
+def test_measured_steps_are_marked() -> None:
+    step = {**FIELDS, "model": "ResNet-50", "task": "training", "batch": 64, "ms": 45.0}
+    rows = [{**step, "system": "cuts untuned", "hundred_s": 4.51}, {**step, "system": "PyTorch"}]
+    assert "| ResNet-50 | 64 | 4.51 * | 4.50 |" in find_table("deepcuts", "7.1").text(rows)
+
+
 def test_a_call_makes_the_missing_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "RESULTS", tmp_path)
 

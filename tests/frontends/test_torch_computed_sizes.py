@@ -45,6 +45,10 @@ def _nested_selection(x: Any) -> Any:
     return y[y > 1], y[y > 1].sum()
 
 
+def _selected_squares(x: Any) -> Any:
+    return (x.exp()[x > 0] ** 2).sum()
+
+
 def _two(x: Any) -> Any:
     a, b = x[x > 0], x[x < 0]
     return torch.cat([a, b]), a.mean() - b.mean(), a.flip(0)
@@ -128,6 +132,19 @@ def test_rows_of_a_dim_that_varies() -> None:
         x = torch.randn(count, 7, generator=torch.Generator().manual_seed(count))
         for a, b in zip(plan.run({"x": x.numpy()}).values(), model(x), strict=True):
             np.testing.assert_allclose(a, b.detach().numpy(), 1e-5, 1e-5)
+
+
+@needs_opencl
+def test_gradients_of_a_selection() -> None:
+    torch._dynamo.reset()
+    found = []
+    for function in (_selected_squares, torch.compile(_selected_squares, backend="cuts")):
+        x = torch.randn(9, 8, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        with _capturing(), warnings.catch_warnings(action="ignore", category=UncompiledWarning):
+            loss = function(x)
+        loss.backward()
+        found.append((loss.detach(), x.grad))
+    _check(*found)
 
 
 @needs_opencl

@@ -83,9 +83,9 @@ def _checks(node: torch.fx.Node) -> bool:
 
 
 def _symbols(node: torch.fx.Node) -> Iterator[Any]:
-    """Yield the symbols in the shapes of a node's results."""
+    """Yield the symbols in the shapes of a node's results, or in the number that it is."""
     for leaf in tree_leaves(node.meta.get("val")):
-        for extent in leaf.shape if isinstance(leaf, torch.Tensor) else ():
+        for extent in leaf.shape if isinstance(leaf, torch.Tensor) else (leaf,):
             if isinstance(extent, torch.SymInt):
                 yield from sorted(extent.node.expr.free_symbols, key=str)
 

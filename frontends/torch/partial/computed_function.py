@@ -16,6 +16,7 @@ from attrs import evolve
 
 from ....ir import CutsError, DimLayout, SizeSamples, SymbolicExtent, size_samples
 from ....ops.symbolic import ComputedSizes, bounded_graph
+from ..calls import map_nodes
 from ..captured_graph import CapturedGraph
 from ..dispatch import results
 from ..loading import computed_dims, computed_symbols, graph_of_nodes
@@ -35,6 +36,7 @@ def compile_computed(graph: torch.fx.Graph, compile_captured: CompileCaptured) -
     symbols = list(computed_symbols(graph))
     if not symbols:
         return None
+    graph, given = _without_inputs(graph)
     dims = computed_dims(graph, lambda part, computed: graph_of_nodes(part, computed=computed))
     samples, bounds = size_samples(dims, {dim.name: 0 for dim in dims}), {dim.name: dim.high for dim in dims}
     found = [graph_of_nodes(graph, computed=ComputedSizes(sizes, bounds)) for sizes in samples.samples]
@@ -48,18 +50,42 @@ def compile_computed(graph: torch.fx.Graph, compile_captured: CompileCaptured) -
             raise CutsError("a result is another one at other sizes")
         forms.append((bounded.layouts.get(str(name)), extent, _strides(node, symbols, samples)))
     counts = tuple(bounded.counts.values())
-    whole = evolve(first, graph=bounded.graph, results=(*first.results, *counts), reimport=None)
-    return partial(_call, compile_captured(whole), tuple(bounded.counts), {d.name: d.high for d in dims}, forms)
+    captured = evolve(first, graph=bounded.graph, results=(*first.results, *counts), reimport=None)
+    return partial(_call, compile_captured(captured), tuple(bounded.counts), bounds, forms, given)
+
+
+def _without_inputs(graph: torch.fx.Graph) -> tuple[torch.fx.Graph, tuple[int | None, ...]]:
+    """Return a graph without results that are inputs, and the number of the input that each result is.
+
+    Raises `CutsError` where results share memory otherwise.
+    """
+    places = {node: number for number, node in enumerate(graph.find_nodes(op="placeholder"))}
+    found = results(graph)
+    given = tuple(places.get(node) if isinstance(node, torch.fx.Node) else None for node in found)
+    others = [node for node, place in zip(found, given, strict=True) if place is None]
+    distinct = {node for node in (*places, *others) if isinstance(node, torch.fx.Node)}
+    tensors = [v for node in distinct if isinstance(v := node.meta.get("val"), torch.Tensor)]
+    if len({tensor.untyped_storage()._cdata for tensor in tensors}) < len(tensors):
+        raise CutsError("results are views of inputs, or of one another")
+    made = torch.fx.Graph(owning_module=graph.owning_module)
+    known: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in graph.nodes:
+        if node.op != "output":
+            known[node] = made.node_copy(node, known.__getitem__)
+    made.output(map_nodes(tuple(others), known))
+    return made, given
 
 
 def _call(
     run: Callable[..., list[Any]], dims: Sequence[str], bounds: Mapping[str, int], forms: Sequence[_Form],
-    *arguments: Any,
+    given: Sequence[int | None], *arguments: Any,
 ) -> list[Any]:  # fmt: skip
     (*found,) = run(*arguments)
-    counts = torch.stack(found[len(forms) :]).tolist() if dims else []
+    numbers = found[len(forms) :]
+    counts = torch.stack(numbers).tolist() if len(numbers) > 1 else [count.item() for count in numbers]
     sizes = {**bounds, **dict(zip(dims, counts, strict=True))}
-    return [_present(value, form, sizes) for value, form in zip(found, forms, strict=False)]
+    made = (_present(value, form, sizes) for value, form in zip(found, forms, strict=False))
+    return [next(made) if place is None else arguments[place] for place in given]
 
 
 def _present(value: Any, form: _Form, sizes: Mapping[str, int]) -> Any:
@@ -71,8 +97,10 @@ def _present(value: Any, form: _Form, sizes: Mapping[str, int]) -> Any:
     part = present_elements(value, layouts, sizes)
     if strides is None:
         return part
-    made = part.new_empty_strided(part.shape, [extent.at(sizes) for extent in strides])
-    return made.copy_(part)
+    wanted = [extent.at(sizes) for extent in strides]
+    if all(n == 1 or a == b for n, a, b in zip(part.shape, part.stride(), wanted, strict=True)):
+        return part.as_strided(part.shape, wanted)
+    return part.new_empty_strided(part.shape, wanted).copy_(part)
 
 
 def present_elements(found: torch.Tensor, layouts: Sequence[DimLayout], sizes: Mapping[str, int]) -> torch.Tensor:
