@@ -17,14 +17,14 @@ the largest factor that is no constant, so that channels are added up for one ta
 group in a channels-last image are neighbours. Constants of any size follow: their reduced dims lie in the order of the
 reduced axes.
 
-Without matrix instructions for the types and the math mode only components change in which a statement reads through a
+Where matrix instructions multiply nothing in a graph, only components change in which a statement reads through a
 window (`x[n, c, p + r, q + s]`), and only to a dim that runs through all of their tensors and that is not reduced:
 threads multiply numbers, and want neighbours that they have results for. That is the dim of images, where there are
 several: rows of 7 or 35 pixels begin anywhere, those of images at multiples of 16 bytes, for all taps and strides.
 Elsewhere the layouts of the caller's tensors count: where a view permutes the dims of an input, or an output permutes
 those of its source, views and components are ordered as above, so that a sum over the columns of an input is one.
-Where no windows are read, tensors between products of constants may have the dims outermost that the next product
-reduces (`number_products`).
+Other tensors, between products of constants, may have the dims outermost that the next product reduces
+(`number_products`).
 """
 
 from __future__ import annotations
@@ -67,12 +67,11 @@ def choose_layouts(
     programs = reorder(programs, orders) if orders else programs
     multiplied = _has_matrix_instructions(programs.types.values(), target, math)
     products = tuple(_products(programs, target, math)) if multiplied else ()
-    if not multiplied and threads and _moves_neighbours(target):
-        found = _for_windows(programs, frozenset(orders or ()))
-        found = found if found is not programs else _between_products(programs, target)
+    if not products and threads and _moves_neighbours(target):
+        found = _between_products(_for_windows(programs, frozenset(orders or ())), target)
         if found is not programs:
             return found
-    return _for_accesses(programs, products, kept) if multiplied or threads else programs
+    return _for_accesses(programs, products, kept) if products or threads else programs
 
 
 def _for_accesses(programs: Programs, products: Collection[Place], kept: frozenset[str]) -> Programs:
@@ -159,7 +158,8 @@ def _between_products(programs: Programs, target: Target) -> Programs:
     if not any(is_large(statements[place], target) for place in products):
         return programs
     aliases, known = find_aliases(programs), input_independent_tensors(programs)
-    fixed, given = fixed_tensors(programs, aliases) | known, known | set(programs.graph.constants)
+    fixed = fixed_tensors(programs, aliases) | known | programs.orders.keys()
+    given = known | set(programs.graph.constants)
     every = components(_lines(programs, aliases, products).values(), programs.types, fixed)
     parts = tuple(evolve(part, outermost=True) for part in every if is_between(part, given, target))
     costs = NumberCosts(programs.types, costs=target.costs)

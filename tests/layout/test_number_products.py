@@ -54,6 +54,21 @@ def test_networks_compute_the_reference(mode: str) -> None:
     check(with_constants(network(batch=4), *"ubv"), mode, target=SMALL_TARGET)
 
 
+def test_bytes_beside_change_no_layouts() -> None:
+    """Matrix instructions multiply bytes, but the graph has no such product."""
+    made = with_constants(network(batch=4), *"ubv")
+    types = {t: TensorType(DType.U8, (8, 8)) for t in ("image", "level")}
+    other = graph(types, op("mask", "greater", "image", "level"), out="mask")
+    beside = evolve(
+        made,
+        inputs=made.inputs + other.inputs,
+        outputs=made.outputs + other.outputs,
+        types={**made.types, **other.types},
+        nodes=made.nodes + tuple(evolve(node, name=f"beside_{node.name}") for node in other.nodes),
+    )
+    assert laid_out(beside).orders == laid_out(made).orders != {}
+
+
 def test_few_rows_stay_as_they_are() -> None:
     assert not laid_out(with_constants(network(), *"ubv"), sms=3).orders
 
