@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, fields, frozen
 
+from ..backends.native import begin_native_library
 from ..ir import (
     PRECISIONS,
     Budget,
@@ -262,6 +263,8 @@ def _precision(wishes: _Options, target: Target) -> PrecisionName:
 def _compile(wishes: _Options, captured: CapturedGraph, device: Any, shares: BudgetShares | None = None) -> _Precisions:
     """Compile a graph in the current precision, and again when it runs in another one."""
     target, ordinal = target_of(device)
+    if device.type == "cuda":
+        begin_native_library()
     plans = _Precisions(wishes, captured.reimport or (lambda: captured), target, ordinal, shares or wishes.shares())
     plans.choose(captured)  # errors are raised where the graph is captured
     return plans

@@ -52,7 +52,7 @@ class Output:
 
     The `extra` axes are spread over the threads of an instance. With `into`, a reduction of values, the body is
     combined with the stored value by one atomic operation: the kernel expects the identity in every element that has no
-    value yet. With `across`, another one, the element is that reduction over all instances that write it: a column sum.
+    value yet. With `across`, the element is that reduction over all writers: a column sum, or one that keeps row axes.
     """
 
     tensor: str
@@ -78,13 +78,19 @@ class Segment:
 
     @property
     def holds_rows(self) -> bool:
-        """Return whether scans, sorts or column sums need whole rows."""
-        return any(r.along for r in self.reductions) or bool(self.column_sums)
+        """Return whether scans, sorts, column sums or kept sums need whole rows."""
+        return any(r.along for r in self.reductions) or any(o.across for o in self.outputs)
 
     @property
     def column_sums(self) -> tuple[Output, ...]:
         """Outputs across instances."""
-        return tuple(o for o in self.outputs if o.across)
+        return tuple(o for o in self.outputs if o.across and o not in self.kept_sums)
+
+    @property
+    def kept_sums(self) -> tuple[Output, ...]:
+        """Outputs that sum each row alone, and keep some of its axes."""
+        sums = [o for o in self.outputs if o.across and not any(r.along for r in self.reductions)]
+        return tuple(o for o in sums if all(any(w.coefficient(a) for w in o.write) for a in self.axes if a.extent > 1))
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
@@ -120,12 +126,11 @@ def _share_parts(segment: Segment, known: dict[Expr, Expr]) -> Segment:
 class FusedGroup:
     """Normal form of a group of graph nodes: one kernel.
 
-    `tensors` has the types of every tensor read or written and of every reduction value. `shared` are the tensors
-    that only live in shared memory, written by one segment and read by a later one. `inputs` and `outputs` live in
-    global memory. `constants` holds small tables that lowering folds, row-major. `fixed` are inputs that are
-    constants of the graph, as weights; the others are assumed to lie in the cache, since their producer ran just
-    before. `operations` name the group's kernel. Both are not compared: equal groups may differ in them. `memo`
-    caches derived facts.
+    `tensors` has the types of every tensor read or written and of every reduction value. `shared` are the tensors that
+    only live in shared memory, written by one segment and read by a later one. `inputs` and `outputs` live in global
+    memory. `constants` holds small tables that lowering folds, row-major. `fixed` are inputs that are constants of the
+    graph, as weights; the others are assumed to lie in the cache, since their producer ran just before. `operations`
+    name the kernel. Equal groups may differ in these two. `memo` caches derived facts.
     """
 
     segments: tuple[Segment, ...] = field(converter=_intern)
@@ -190,8 +195,7 @@ def _operands(reduction: Reduction, held: frozenset[str]) -> tuple[Expr, ...]:
 def is_tiled(reduction: Reduction, axes: Iterable[Var], own: Iterable[str] = ()) -> bool:
     """Return whether each operand of a contraction over `axes` is reused.
 
-    Where an operand has an element for each term, none of them reused, the weights of its row do not make it a product
-    of matrices: it is distributed over threads like any sum of that row.
+    A sum over an operand with an element for each term, with any weights, is distributed over threads as rows are.
     """
     every = {*axes, *reduction.reduce}
     return is_contraction(reduction, own) and not any(every <= expr_variables(p) for p in operands(reduction, own))
@@ -207,8 +211,7 @@ def is_contraction(reduction: Reduction, own: Iterable[str] = ()) -> bool:
 
 # ---- sorted rows whose readers take some elements
 
-#: Elements that a selection leaves besides those that are read; at least half as many where a network sorts them: its
-#: rows are powers of two.
+#: Elements that a selection leaves besides those that are read; half as many at least for a network's powers of two.
 SELECTION_SLACK = 32
 #: Most of them that are sorted by counting for each the elements before it.
 MAX_COUNTED_WORDS = 160
@@ -264,8 +267,7 @@ def streamable_axis(group: FusedGroup) -> int | None:
         h[i, j] = f(sum_c x[i, c] * w[j, c]);   y[i, k] = sum_j h[i, j] * v[j, k]
           ->   for each part of j:  h of that part;   y[i, k] += sum over the part of h[i, j] * v[j, k]
 
-    A block then has room for a part of h, not for all of it. This holds for any f, and for sums that each take
-    every element of h that they need along that one axis, once.
+    A block then has room for a part of h. Each sum takes its elements of h along that one axis, once.
     """
     found = _axis(group.segments, group.shared) if len(group.segments) == 2 else None
     return None if found is None else found[0]
@@ -278,10 +280,7 @@ def streamed_variables(group: FusedGroup) -> frozenset[Var]:
 
 
 def required_streamed_axis(group: FusedGroup) -> int | None:
-    """Return the streamed axis where streaming is required.
-
-    Required with several products, or where no tile holds the whole axis.
-    """
+    """Return the axis streamed with several products or in no whole tile."""
     axis = streamable_axis(group)
     if axis is None or (not has_dependent_sizes(group) and group.segments[0].axes[axis].extent <= MIN_STREAMED_EXTENT):
         return None

@@ -7,6 +7,7 @@ where the options ask for it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,13 +19,14 @@ from ..ir import (
     PrecisionName,
     Target,
     UsageError,
+    quote,
 )
 from ..ops import Registry
 from .assemble import assemble_kernels
 from .context import CompileContext, Emit
 from .costs import Executor, LocalExecutor
 from .fit_memory import fit_memory
-from .graph import Canonicalise, LowerPrecision, Pass, canonical_passes
+from .graph import Canonicalise, LowerPrecision, Pass, canonical_passes, find_repeated_layers
 from .inspection import (
     show_algorithms,
     show_blocks,
@@ -51,18 +53,21 @@ from .partitioning import (
     choose_schedules,
     form_groups,
     fuse_horizontally,
+    insert_layers,
     plan_algorithms,
     refine_partition,
     split_long_reductions,
     update_inputs,
 )
 from .place_tensors import order_dims, pack, place_tensors
-from .results import LaunchKernels
+from .results import LaunchKernels, ScheduledPartition
 from .rewrites import REWRITES, write_statements
 from .stage import Stage, graph_stage, rewrite_stage
 
-#: Stages after the graph passes, in order. From `schedule` on each distinct kernel is made once.
-STAGES: tuple[Stage[Any, Any], ...] = (
+_LOG = logging.getLogger("cuts.passes")
+#: Stages after the graph passes, in order. From `schedule` on each distinct kernel is made once. Of a graph with
+#: repeated layers, those of groups see a shorter one.
+GROUP_STAGES: tuple[Stage[Any, Any], ...] = (
     Stage("algorithms", plan_algorithms, show_algorithms, verify_algorithms,
           "nodes -> the cheapest algorithm that their declarations list (Winograd, Fourier tiles, fast Fourier "
           "transforms, space to depth), by "
@@ -111,6 +116,8 @@ STAGES: tuple[Stage[Any, Any], ...] = (
     Stage("reconsider", refine_partition, show_schedules, verify_refined,
           "groups with their times -> groups split again that take longer than their parts; only where times are "
           "measured", ("partitioning/refine_partition.py",)),
+)  # fmt: skip
+LAUNCH_STAGES: tuple[Stage[Any, Any], ...] = (
     Stage("launches", fuse_horizontally, show_launches, verify_order,
           "groups -> launches: horizontal fusion of independent groups, where that is faster",
           ("partitioning/horizontal_fusion.py", "costs/launch_schedules.py", "launch_order.py")),
@@ -132,6 +139,7 @@ STAGES: tuple[Stage[Any, Any], ...] = (
     Stage("emit", emit_sources, show_sources, verify_nothing,
           "thread-level kernel -> source and launch", ("backends/source/emit.py",)),
 )  # fmt: skip
+STAGES = (*GROUP_STAGES, *LAUNCH_STAGES)
 
 
 def graph_passes(registry: Registry, precision: PrecisionName = "fp32") -> tuple[Pass, ...]:
@@ -187,12 +195,39 @@ def stage_results(graph: Graph, context: CompileContext) -> Iterator[tuple[str, 
 
     The last one is that after which the options stop.
     """
-    result: Any = graph
-    for stage in all_stages(context.registry, context.options.precision):
+    options, found = context.options, _short_groups(graph, context)
+    stages = all_stages(context.registry, options.precision) if found is None else LAUNCH_STAGES
+    result: Any = graph if found is None else found
+    for stage in stages:
         result = stage.perform(result, context)
         yield stage.name, result
-        if context.options.stops_after(stage.name):
+        if options.stops_after(stage.name):
             return
+
+
+def _short_groups(graph: Graph, context: CompileContext) -> ScheduledPartition | None:
+    """Return the groups of a graph with repeated layers, by those of a shorter one.
+
+    None where there are none, where launches of layers differ, or where all of the graph is shown or counts.
+    """
+    options, measured = context.options, context.costs.times.expected or context.record is not None
+    if options.shows or options.memory is not None or measured:
+        return None
+    layers = find_repeated_layers(graph)
+    short = None if layers is None else layers.shorten()
+    if layers is None or short is None:
+        return None
+    result: Any = _short_groups(short, context)
+    if result is None:
+        result = short
+        for stage in (*map(graph_stage, graph_passes(context.registry, options.precision)), *GROUP_STAGES):
+            result = stage.perform(result, context)
+    found = insert_layers(layers, result, context)
+    if found is not None and options.verifies_stages:
+        verify_schedules(found, context)
+    if found is None:
+        _LOG.info("graph %s: groups of %d equal layers differ", quote(graph.name), layers.count)
+    return found
 
 
 def _check_names(known: Sequence[str], options: CompileOptions) -> None:

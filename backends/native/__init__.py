@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .launch_records import add_copy, add_info, add_kernels, add_launches, pack_sequence
     from .library import (
         SOURCE_FOLDER,
+        begin_native_library,
         build_library,
         compile_c,
         has_native_library,

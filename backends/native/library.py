@@ -8,9 +8,11 @@ import logging
 import os
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock, Thread
 
 from ...ir import BackendError
 from ...store import cache_root, create_private_folder, digest_parts
@@ -18,6 +20,7 @@ from .c_compiler import COMPILER_OPTIONS, LIBRARY_NAME, LIBRARY_OPTIONS, compile
 from .c_interface import open_library
 
 SOURCE_FOLDER = Path(__file__).parent / "source"
+_OPENING = Lock()
 
 
 def find_compiler() -> str:
@@ -78,7 +81,17 @@ def library_origin() -> str | None:
     return str(own) if own.is_file() else find_c_compiler()
 
 
-@cache
+def begin_native_library() -> None:
+    """Open the library in the background: a missing one is built meanwhile."""
+    if has_native_library():
+        Thread(target=_open_quietly, daemon=True).start()
+
+
+def _open_quietly() -> None:
+    with suppress(BackendError):  # its user reports it
+        native_library()
+
+
 def native_library() -> ctypes.CDLL:
     """Return the opened library.
 
@@ -86,6 +99,12 @@ def native_library() -> ctypes.CDLL:
 
     Raises `BackendError` where there is neither a library nor a C compiler.
     """
+    with _OPENING:
+        return _opened_library()
+
+
+@cache
+def _opened_library() -> ctypes.CDLL:
     own = Path(__file__).parent / LIBRARY_NAME
     return open_library(own if own.is_file() else _cached_library())
 

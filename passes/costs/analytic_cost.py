@@ -14,7 +14,7 @@ from attrs import evolve, field, frozen
 
 from ...ir import FusedGroup, PassError, Segment, Target, expr_variables, has_dependent_sizes, operands
 from ..fusion import form_key
-from ..geometry import ScheduleParameter, ScheduleTemplate, SegmentTemplate, multiplies_one_row
+from ..geometry import ScheduleParameter, ScheduleTemplate, SegmentTemplate, cached_reads, multiplies_one_row
 from ..model import estimate_time, features_of, lower_bound
 from ..schedule import (
     Batch,
@@ -227,12 +227,12 @@ def _seconds(batch: Batch, space: Space) -> np.ndarray[Any, Any]:
 
 
 def iteration_spaces(group: FusedGroup) -> tuple[Any, ...]:
-    """Return each segment's iteration space: axes, loops and output extras."""
+    """Return each segment's iteration space: axes, loops, and the rows of outputs and of elements read again."""
     return tuple(map(_iteration_space, group.segments))
 
 
 def _iteration_space(segment: Segment) -> tuple[Hashable, Hashable, Hashable]:
-    """Return a segment's axes, and the axes that each operand of its reductions and each output depends on."""
+    """Return a segment's axes, those of operands and outputs, and how many elements of rows are read again."""
     axes = segment.axes
     own = [r.name for r in segment.reductions]
     loops = []
@@ -241,4 +241,4 @@ def _iteration_space(segment: Segment) -> tuple[Hashable, Hashable, Hashable]:
         used = tuple(tuple(v in expr_variables(p) for v in every) for p in operands(reduction, own))
         loops.append((reduction.combine, reduction.along, tuple(v.extent for v in reduction.reduce), used))
     extras = tuple(tuple(v.extent for v in o.extra) for o in segment.outputs)
-    return tuple(a.extent for a in axes), tuple(loops), extras
+    return tuple(a.extent for a in axes), tuple(loops), (extras, len(cached_reads(segment, ())))

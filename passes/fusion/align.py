@@ -278,6 +278,7 @@ def order_of_row(
     body: Expr,
     reductions: Sequence[Reduction],
     target: TensorType,
+    summed: bool = False,
 ) -> tuple[Var, ...]:
     """Return an output's row axes in the order of a reduction.
 
@@ -295,7 +296,7 @@ def order_of_row(
             if {substitute_expr(r, rows) for r in reads(body)}.isdisjoint(reads(reduction.body)):
                 continue
             near = order[-1].extent * target.dtype.size <= MAX_HELD_BYTES and address.coefficient(order[-2]) == 1
-            return order if near else extra
+            return order if near or summed else extra
     return extra
 
 

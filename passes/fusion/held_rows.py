@@ -9,6 +9,9 @@ row, `across` the instances; a block accumulates those of its instances (`passes
 
     s[i] = sum_r x[i, r];   y[i, r] = x[i, r] - s[i];   w[r] = sum_i x[i, r] * s[i]
       ->   instance i: acc0 = sum over r of x[i, r];   y[i, r] for r;   w[r] across instances for r = x[i, r] * acc0
+
+A sum may keep an axis of the row and sum others, as those of a channel in the gradient of a group norm do. Each
+instance has its own, and a second kernel adds them up.
 """
 
 from __future__ import annotations
@@ -219,9 +222,10 @@ def column_sums(statements: Sequence[Statement], tensors: Tensors, live: Collect
         return {}
 
     instances, row = count(rows[0].axes), count(rows[0].reduce)
-    found = [s for s in free if (count(s.reduce), count(s.axes)) == (instances, row) and s.combine == "sum"]
+    found = [s for s in free if count(s.reduce) * count(s.axes) == instances * row and s.combine == "sum"]
     square = instances == row and len(found) < len(free)
-    if instances < MIN_INSTANCES or row < MIN_ROW or square:
+    few = instances < MIN_INSTANCES and any(count(s.reduce) == instances for s in found)
+    if few or row < MIN_ROW or square:
         return {}
     return {s.target: ColumnSum(str(s.combine), len(s.reduce)) for s in found}
 
@@ -268,7 +272,7 @@ def place_column(
 
     Both read a tensor; None without such a statement. Axes that instances determine are theirs, others are the row's.
     """
-    own, onto = statements[number], [p for p in axes if p.extent > 1]
+    own = statements[number]
     for other, values in known.items():
         for read, theirs in product(own.reads, statements[other].reads):
             if read.tensor != theirs.tensor:
@@ -277,10 +281,12 @@ def place_column(
             solution = solve(list(zip(read.indices, right, strict=True)), own.axes)
             if solution is None or solution.guards:
                 continue
-            placed = {a: v for a in own.axes if variables(v := solution.values[a]) <= {*axes}}
-            if is_bijection(placed, [a for a in placed if a.extent > 1], onto):
-                rows = (a for a in own.axes if a not in placed)
-                return {**placed, **{a: as_index(Var(f"c{number}_{n}", a.extent)) for n, a in enumerate(rows)}}
+            found = [v for a in own.axes for v in sorted(variables(solution.values[a]), key=lambda v: v.name)]
+            rows = [v for v in dict.fromkeys(found) if v not in axes]
+            fresh = {v: as_index(Var(f"c{number}_{n}", v.extent)) for n, v in enumerate(rows)}
+            placed = {a: substitute(solution.values[a], fresh) for a in own.axes}
+            if _is_every_term(own, placed, axes):
+                return placed
     return None
 
 
@@ -289,24 +295,27 @@ def check_column(
 ) -> None:
     """Raise `FusionError` where a column sum lacks terms of instances."""
     reduced, kept = statement.axes[: column.reduced], statement.axes[column.reduced :]
-    onto = [p for p in axes if p.extent > 1]
-    if along:
-        own, others = (frozenset[object]().union(*(variables(values[a]) for a in part)) for part in (reduced, kept))
-        rows = [v for v in {*own, *others} if v not in axes and isinstance(v, Var)]
-        every = is_bijection(values, [a for a in statement.axes if a.extent > 1], [*onto, *rows])
-        if not every or own & others or len(rows) != 1:
-            raise FusionError(f"the terms of {statement.target} are not those of walked rows")
-        return
-    terms = is_bijection({a: values[a] for a in reduced}, [a for a in reduced if a.extent > 1], onto)
-    if not terms or any(variables(values[a]) & {*axes} for a in kept):
+    own, others = (frozenset[Var]().union(*(variables(values[a]) for a in part)) for part in (reduced, kept))
+    rows = {*own, *others} - {*axes}
+    every = _is_every_term(statement, values, axes)
+    if along and (not every or own & others or len(rows) != 1):
+        raise FusionError(f"the terms of {statement.target} are not those of walked rows")
+    if not along and (not every or (others & {*axes} and rows <= others)):
         raise FusionError(f"the terms of {statement.target} are not those of each row")
+
+
+def _is_every_term(statement: Statement, values: Mapping[Var, Index], axes: Sequence[Var]) -> bool:
+    """Return whether a column sum has a term for each element of the rows of instances."""
+    rows = frozenset[Var]().union(*(variables(values[a]) for a in statement.axes)) - {*axes}
+    onto = [v for v in (*axes, *sorted(rows, key=lambda v: v.name)) if v.extent > 1]
+    return is_bijection(values, [a for a in statement.axes if a.extent > 1], onto)
 
 
 def check_rows(segment: Segment) -> None:
     """Raise `FusionError` where column sums are beside rows of several kinds."""
     rows = {r.reduce for r in segment.reductions} | {o.extra for o in segment.outputs if o.extra}
     separate = walked_row(segment) is None if any(r.along for r in segment.reductions) else len(rows) != 1
-    if segment.column_sums and separate:
+    if any(o.across for o in segment.outputs) and separate:
         raise FusionError("column sums are beside rows of several kinds")
     if any(map(is_recurrence, segment.reductions)) and walked_row(segment) is None:
         raise FusionError("a recurrence is beside rows of several kinds")

@@ -277,7 +277,7 @@ class _Normaliser:
         extra = tuple(v for v in _in_order(statement, values) if v in used)
         if not statement.combine and reductions:
             body = substitute_expr(inliner.inline(statement.body), values)
-            extra = order_of_row(extra, write, body, reductions, self.tensors[statement.target])
+            extra = order_of_row(extra, write, body, reductions, self.tensors[statement.target], column is not None)
         rows = places.rows(extra)
         if statement.combine:
             body = registers[statement.target]

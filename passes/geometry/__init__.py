@@ -57,6 +57,19 @@ from .matrix_instructions import (
     side_swizzle,
     widest_swizzle,
 )
+from .partial_sums import (
+    contiguous_side,
+    kept_lanes,
+    kept_runs,
+    kept_slots,
+    kept_sum_runs,
+    may_split_k,
+    partial_sum_elements,
+    partial_sum_pitch,
+    result_geometry,
+    result_shares,
+    result_vector,
+)
 from .row_sharing import (
     ROW_LANES,
     ROW_VECTOR,
@@ -159,13 +172,4 @@ from .tile_chains import (
     numbers_of_rows,
     takes_turns,
     tile_chain,
-)
-from .warp_split_k import (
-    contiguous_side,
-    may_split_k,
-    partial_sum_elements,
-    partial_sum_pitch,
-    result_geometry,
-    result_shares,
-    result_vector,
 )

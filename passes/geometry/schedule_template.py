@@ -56,7 +56,8 @@ class SegmentTemplate:
     segment that `clusters`.
     Matrix instructions of a `boxed` segment fill a box in shared memory. A thread takes the rows of the loop at
     position `walked` whole, element by element, if there is one. A block takes dims at positions `summed` whole, too.
-    Reduction threads `over_columns` are numbered slowest; so many neighbours of a column lie together.
+    Reduction threads `over_columns` are numbered slowest; so many neighbours of a column lie together. Sums keep axes
+    of rows: they add up runs of `kept` elements, with so many sums of each.
     """
 
     dims: tuple[tuple[Var, ...], ...]
@@ -84,6 +85,7 @@ class SegmentTemplate:
     walked: int = -1
     over_columns: int = 0
     summed: tuple[int, ...] = ()
+    kept: tuple[int, int] = (0, 0)
 
     @property
     def tiled_dim(self) -> int:

@@ -23,6 +23,7 @@ from ...ir import (
 )
 from .block_sums import part_rows, scatter_tile_dim, summed_dims
 from .matrix_instructions import held_swizzle, reads_shared_matrices, side_swizzle, widest_swizzle
+from .partial_sums import kept_sum_runs
 from .row_sharing import (
     can_stream_rows,
     column_run,
@@ -72,6 +73,7 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment, ch
         scatter_dim=scatter_tile_dim(segment, group, [d.axes for d in schedule.dims]) if schedule.privatised else -1,
         exchanged=whole_dims(group, segment),
         part_rows=part_rows(segment, group),
+        kept=kept_sum_runs(segment, group),
         clusters=schedule.cluster > 1,
         boxed=schedule.atomic is not None and len(group.segments) > 1 and not chained,
         over_columns=column_run(segment, group.shared),

@@ -23,12 +23,12 @@ from ...ir import (
 from .block_sums import bin_count, row_reads
 from .footprint import Count, ceil_div, product
 from .matrix_instructions import reads_shared_matrices
+from .partial_sums import kept_slots, may_split_k, partial_sum_bytes
 from .row_sharing import cached_reads, is_register_chain
 from .segment_geometry import Geometry
 from .shared_tensors import exchange_extents, extents_of, place_together, tensors_in_place
 from .staged_tiles import StagedTile
 from .tile_chains import column_pitch, numbers_of_columns, tile_chain
-from .warp_split_k import may_split_k, partial_sum_bytes
 
 #: Least bytes of an asynchronous copy.
 MIN_COPY_BYTES = 4
@@ -141,6 +141,9 @@ def _held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry, chained
     if geometry.structure.part_rows:
         ring = np.where(np.greater(geometry.loop.stages, 1), geometry.loop.stages, 0) * rows * geometry.block_k[0]
         total = total + sum(_aligned_size(ring * sizes[read.tensor]) for read in row_reads(segment))
+    if geometry.structure.kept[0]:
+        kinds = [group.tensors[output.tensor].dtype.accumulator for output in segment.kept_sums]
+        total = total + sum(_aligned_size(kept_slots(geometry) * rows * kind.size) for kind in kinds)
     if geometry.structure.caches_rows:
         for read in cached_reads(segment, (*group.shared, *group.constants)):
             total = total + _aligned_size(rows * geometry.spread.row_cache * sizes[read.tensor])

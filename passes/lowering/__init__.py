@@ -1,7 +1,7 @@
 """Lowering of a group and its schedule to kernels of one thread."""
 
 from .extract import extract
-from .hoisted_loads import MAX_HOISTED_REGISTERS, is_resident_at_once
+from .k_loop import MAX_HOISTED_REGISTERS, is_resident_at_once
 from .layout import bulk_copy_faults, lay_out
 from .lower import lower
 from .outputs import ROW_STEPS

@@ -23,10 +23,9 @@ from ...ir import (
     Target,
 )
 from ..geometry import is_register_chain, joins_loop, multiplies_one_row, row_reads, walks_rows
-from .hoisted_loads import hoist_loads
-from .k_loop import split_prologue, streaming_blocks, walk_rows
+from .k_loop import hoist_loads, split_prologue, streaming_blocks, walk_rows
 from .layout import BlockLayout, Frame, lay_out
-from .outputs import emit_output, hold_outputs
+from .outputs import emit_outputs
 from .privatised_scatter import BINS, bins_buffer, emit_privatised_scatter
 from .reductions import cached_reduction, looped_reduction, resident_reductions
 from .row_cache import block_trips, cached_trips
@@ -157,10 +156,7 @@ def _lower_segment(state: SegmentState) -> None:
 def _lower_rows(state: SegmentState) -> None:
     """Emit the reductions of rows in order, then the outputs."""
     _lower_reductions(state, _group_reductions(state.frame))
-    for number, output in enumerate(state.frame.segment.outputs):
-        emit_output(state, output, f"out{number}")
-    hold_outputs(state)
-    state.flush("exit")
+    emit_outputs(state, state.frame.segment.outputs)
 
 
 def _lower_reductions(state: SegmentState, found: Sequence[tuple[int, list[Reduction]]]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 
 from attrs import evolve
 
@@ -14,6 +15,7 @@ from ...ir import (
     Expr,
     Guard,
     Index,
+    Item,
     Literal,
     Op,
     Output,
@@ -34,45 +36,73 @@ from ...ir import (
 )
 from ..geometry import axis_places, tensors_in_place
 from .index_values import Context, resolve, strides_of, value_of
+from .kept_sums import KeptSum, add_up_sums, leave_sums
 from .layout import AxisBinding, read_padding, unique_writer_guards
-from .row_cache import row_parts
+from .row_cache import block_trips, row_parts
 from .segment_state import SegmentState, row_share
 
 #: Accesses of a reduction thread in one trip over a row that no reduction runs over.
 ROW_STEPS = 8
 
 
-def emit_output(state: SegmentState, output: Output, name: str) -> None:
-    """Emit an output's store.
+def emit_outputs(state: SegmentState, outputs: Iterable[Output]) -> None:
+    """Emit stores of outputs, and sums that keep axes of rows."""
+    last: list[Item] = []
+    for number, (row, found) in enumerate(groupby(outputs, key=lambda output: output.extra)):
+        if row:
+            last += _emit_rows(state, tuple(found), f"out{number}")
+        else:
+            _emit_values(state, found)
+    _hold_outputs(state)
+    state.flush("exit")
+    state.items += last
 
-    It joins the collected phase, or gets a loop of its own over a long row.
+
+def _emit_values(state: SegmentState, outputs: Iterable[Output]) -> None:
+    """Add the stores of an instance's own values to the collected phase."""
+    once = (Guard(as_index(state.frame.lane), 0, 1), Guard(state.frame.rank, 0, 1))
+    guards, binding = tuple(guard for guard in once if not guard.always), state.bind((), (), ())
+    state.roots += [_store(state, output, binding, guards) for output in outputs]
+
+
+def _emit_rows(state: SegmentState, outputs: Sequence[Output], name: str) -> list[Item]:
+    """Emit the stores of outputs along one row: they join the collected phase, or share a loop over a long row.
+
+    Return the items after all stores.
     """
-    frame = state.frame
-    if not output.extra:
-        lane = Guard(as_index(frame.lane), 0, 1)
-        binding = state.bind((), (), ())
-        once = (lane, Guard(frame.rank, 0, 1))
-        state.roots.append(_store(state, output, binding, tuple(guard for guard in once if not guard.always)))
-        return
-    dim = ReduceDim(output.extra, _row_chunk(state, output.extra))
+    frame, row = state.frame, outputs[0].extra
+    dim = ReduceDim(row, _row_chunk(state, row))
     local = Var(f"{frame.prefix}w", dim.block_k)
     share, unrolled = row_share(frame, local)
-    if output.across:
-        state.roots.append(_add_row(state, output, state.bind((dim,), (local,), (Index(),)), local))
+    sums = {o: KeptSum(state, o, dim, local) for o in outputs if o in frame.segment.kept_sums}
+
+    def roots(start: Index, staged: Mapping[Expr, Value]) -> Iterator[Root]:
+        binding = state.bind((dim,), (local,), (start,))
+        for output in outputs:
+            if output in sums:
+                yield from sums[output].add(binding, state.context(binding, staged))
+            elif output.across:
+                yield _add_row(state, output, binding, local)
+            else:
+                yield _store(state, output, binding, (), staged)
+
+    every = tuple(sums.values())
+    looped = dim.trips > frame.schedule.cluster
+    by_trip = looped and any(each.vectors for each in every)
+    state.roots += [each.begin() for each in every if not each.vectors]
+    if looped:
+        state.flush(f"before_{name}")
+        for part in row_parts(state, [o.body for o in outputs], dim, local, f"{frame.prefix}{name}"):
+            shares = state.shares | {local: share}
+            phases = [state.phase("exit", name, tuple(roots(part.start, part.staged)), unrolled, shares)]
+            phases += [leave_sums(state, every, part.start)] if by_trip else []
+            state.items += part.items(*phases)
+    else:
+        state.roots += roots(frame.rank * dim.block_k, {})
         state.row += [v for v in unrolled if v not in state.row]
         state.shares[local] = share
-        return
-    if dim.trips == frame.schedule.cluster:
-        start = frame.rank * dim.block_k
-        state.roots.append(_store(state, output, state.bind((dim,), (local,), (start,)), ()))
-        state.row += [v for v in unrolled if v not in state.row]
-        state.shares[local] = share
-        return
-    state.flush(f"before_{name}")
-    for part in row_parts(state, (output.body,), dim, local, f"{frame.prefix}{name}"):
-        binding = state.bind((dim,), (local,), (part.start,))
-        stores = (_store(state, output, binding, (), part.staged),)
-        state.items += part.items(state.phase("exit", name, stores, unrolled, state.shares | {local: share}))
+    first = frame.rank * (block_trips(frame.schedule, dim) * dim.block_k)
+    return [*([] if by_trip else [leave_sums(state, every, first)]), *add_up_sums(state, every)] if every else []
 
 
 def column_register(output: Output) -> str:
@@ -94,7 +124,7 @@ def _add_row(state: SegmentState, output: Output, binding: AxisBinding, local: V
     return Accumulate(column_register(output), (as_index(local),), combine, value, over, dtype)
 
 
-def hold_outputs(state: SegmentState) -> None:
+def _hold_outputs(state: SegmentState) -> None:
     """Split the collected stores of an exchange that replace elements.
 
     Registers hold the values until all threads have read:

@@ -75,9 +75,9 @@ class RowPart:
     inside: tuple[Item, ...] = ()
     after: tuple[Item, ...] = ()
 
-    def items(self, phase: Phase) -> Iterator[Item]:
-        """Yield the part's items, one phase per trip."""
-        body = (*self.inside, phase)
+    def items(self, *phases: Phase) -> Iterator[Item]:
+        """Yield the part's items, the phases of each trip."""
+        body = (*self.inside, *phases)
         yield from self.before
         yield from (Loop(self.step, body),) if self.step.extent > 1 else body
         yield from self.after

@@ -67,7 +67,7 @@ from .memory_access import EvaluationSite, access_vector, ended_site, evaluation
 from .registers import Registers, chain_registers, register_limit, thread_registers
 from .roofline import group_work, memory_reads, nodes, translations
 from .row_registers import resident_row
-from .work import Totals, add_chain_overhead, add_column_sums, add_reduction, add_walk
+from .work import Totals, add_chain_overhead, add_column_sums, add_kept_sums, add_reduction, add_walk
 
 #: Instructions of a thread that rescale a sum to a new running maximum, once for each K block.
 RESCALING_INSTRUCTIONS = 12.0
@@ -261,6 +261,8 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
     _add_outputs(totals, segment, result_geometry(totals.group, segment, geometry, totals.target), own)
     if geometry.structure.clusters:
         totals.share_rows(segment, geometry, before)
+    if geometry.structure.kept[0]:
+        add_kept_sums(totals, segment, geometry)
     if geometry.structure.part_rows:
         add_column_sums(totals, segment, geometry, before)
         for output in segment.column_sums:

@@ -5,5 +5,6 @@ from .choose_schedules import choose_schedules
 from .form_groups import form_groups, split_long_reductions
 from .horizontal_fusion import fuse_horizontally
 from .refine_partition import refine_partition
+from .repeated_groups import insert_layers
 from .shared_launches import join_forms
 from .update_inputs import update_inputs

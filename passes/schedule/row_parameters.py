@@ -174,6 +174,22 @@ def check_clusters(sizes: ScheduleSizes) -> Iterator[Finding]:
         yield several & narrow, "values of a cluster are narrower than a word"
 
 
+def check_kept_sums(sizes: ScheduleSizes) -> Iterator[Finding]:
+    """Vectors and parts of rows are of whole runs of kept sums."""
+    for part in (p for p in sizes.parts if p.structure.kept[0]):
+        (length, inner), width, lanes = part.structure.kept, part.row_vector, part.reduction_threads
+        row, taken = prod(a.extent for a in part.structure.loops[0]), part.trips[0] * part.block_k[0]
+        several = np.greater(part.spread.cluster, 1)
+        own = np.where(several, taken // part.spread.cluster, row)
+        if inner > 1:
+            whole = np.equal(own, length) & np.equal(inner % width, 0) & np.equal(lanes * width % inner, 0)
+        else:
+            whole = np.equal(own % length, 0) & np.equal(length % width, 0)
+        whole = whole & (np.equal(taken, row) & np.equal(part.trips[0] % part.spread.cluster, 0) | ~several)
+        text = "{} threads have vectors of {}, and blocks {} elements, of runs of {}"
+        yield ~(whole & np.greater(lanes, 1)), text, lanes, width, own, length
+
+
 def check_ring_short(sizes: ScheduleSizes) -> Iterator[Finding]:
     """A ring of rows has at most a stage for each tile."""
     for part in (p for p in sizes.parts if p.structure.part_rows):

@@ -22,6 +22,7 @@ from .mma_parameters import mma_parameters, warpgroup_parameters
 from .register_chains import check_chain_held
 from .row_parameters import (
     check_clusters,
+    check_kept_sums,
     check_lanes_fill_warps,
     check_parts_whole,
     check_ring_short,
@@ -185,6 +186,7 @@ SIZE_RULES: tuple[Rule, ...] = (
     check_clusters,
     check_lanes_fill_warps,
     check_ring_short,
+    check_kept_sums,
     check_rows_passed_on,
     check_parts_whole,
     check_chain_held,

@@ -46,6 +46,7 @@ from ..geometry import (
     is_matrix_like,
     is_register_chain,
     is_scatter_only,
+    kept_sum_runs,
     multiplies_one_row,
     part_rows,
     scatter_tile_dim,
@@ -149,6 +150,9 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
         rows = 0 if walks else part_rows(segment, group)
         if segment.column_sums and not rows:
             return _walked_sums(segment, loops, reduces) if walks else []
+        kept = kept_sum_runs(segment, group)
+        if segment.kept_sums and (not kept[0] or written or reads_shared):
+            return []
         over = column_run(segment, group.shared)
         template = SegmentTemplate(
             dims,
@@ -160,6 +164,7 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
             whole=whole,
             part_rows=rows,
             over_columns=over,
+            kept=kept,
         )
         found = (
             []

@@ -52,6 +52,14 @@ def kernels(made: Graph) -> list[FusedGroup]:
     return [form for form in forms if isinstance(form, FusedGroup)]
 
 
+def test_a_norm_whose_square_is_a_product_is_one_kernel() -> None:
+    """A row that is read twice costs less than rows of two tensors, whose candidates it is not compared by."""
+    types = {"x": TensorType(DType.F32, (16384, 4096)), "g": TensorType(DType.F32, (4096,))}
+    made = graph(types, op("q", "mul", "x", "x"), op("m", "reduce_mean", "q", axes=(1,), keepdims=True),
+                 op("r", "rsqrt", "m"), op("n", "mul", "x", "r"), op("h", "mul", "n", "g"), out="h")  # fmt: skip
+    assert len(kernels(made)) == 1
+
+
 @pytest.mark.parametrize("columns", [(8192,), (2048, 512)], ids=str)
 def test_each_product_has_its_own_norm(columns: tuple[int, ...]) -> None:
     found = kernels(products(*columns, depth=2048, dtype=DType.BF16))

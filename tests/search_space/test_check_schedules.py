@@ -25,6 +25,7 @@ from cuts.tests.kernels.test_attention_chains import attention, group_of
 from cuts.tests.kernels.test_box_products import group as box_group
 from cuts.tests.kernels.test_bulk_copies import with_tma
 from cuts.tests.kernels.test_column_sums import norm_gradient, parts_of
+from cuts.tests.kernels.test_kept_sums import group_gradient, kernels
 from cuts.tests.kernels.test_tile_chains import gradient as attention_gradient
 from cuts.tests.kernels.test_tile_chains import groups_of, points_of
 from cuts.tests.kernels.test_warpgroup_products import halves, point
@@ -34,6 +35,7 @@ from .groups import matmul, two_matmuls
 TARGET = find_target("cuda:h200")
 GROUP = matmul(256, 256, 256)
 COLUMN_SUMS, _ = parts_of(norm_gradient(DType.F32, (16,), 64), 4)
+KEPT_SUMS, _ = kernels(group_gradient(DType.F32, (3, 14), (0,)), 5)
 ROWS, COLUMNS = GROUP.segments[0].axes
 (K,) = GROUP.segments[0].reductions[0].reduce
 RIGHT = Schedule(
@@ -66,6 +68,13 @@ def long_ring() -> Schedule:
     (axis,), row = COLUMN_SUMS.segments[0].axes, COLUMN_SUMS.segments[0].reductions[0].reduce
     rows = ReductionSchedule((ReduceDim(row, 64),), stages=3)
     return Schedule((SegmentSchedule((TileDim((axis,), 2, 2, 1, 2),), (rows, rows), 32, 2),))
+
+
+def uneven_vectors() -> Schedule:
+    """Vectors that reach into a second run of kept sums."""
+    (segment,) = KEPT_SUMS.segments
+    rows = ReductionSchedule((ReduceDim(segment.reductions[0].reduce, 64),))
+    return Schedule((SegmentSchedule((TileDim(segment.axes, 2, 1),), (rows, rows), 16, 4),))
 
 
 def odd_lanes() -> Schedule:
@@ -214,6 +223,7 @@ BROKEN_SIZES: dict[str, tuple[Callable[[], Schedule], str]] = {
     "check_clusters": (lambda: segment(cluster=2), "1 of 64 threads share a row of a cluster"),
     "check_lanes_fill_warps": (odd_lanes, "3 reduction threads of 48 are no power of two"),
     "check_ring_short": (long_ring, "3 stages of 2 tiles"),
+    "check_kept_sums": (uneven_vectors, "vectors of 4, and blocks 42 elements, of runs of 14"),
     "check_rows_passed_on": (lambda: RIGHT, "rows are passed on by 64 of 64 threads"),
     "check_parts_whole": (lambda: streamed_schedule(128), "parts of 64 elements are no whole chunks of [128]"),
     "check_chain_held": (uneven_chain, "elements, one K block each"),
@@ -254,6 +264,7 @@ GROUPS = {
     "check_rows_walked": WALKED_GROUP,
     "check_sums_whole": SUMMED_GROUP,
     "check_ring_short": COLUMN_SUMS,
+    "check_kept_sums": KEPT_SUMS,
     "check_rows_passed_on": PASSED_GROUP,
     "check_parts_whole": TWO_PRODUCTS,
     "check_chain_held": CHAIN,

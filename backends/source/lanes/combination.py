@@ -184,15 +184,14 @@ class LaneCombination:
 
     def _tree(self, node: LaneReduce, register: str, lanes: int) -> None:
         """Combine values by halves, in one block the threads of a whole cluster."""
-        scratch, thread = (
-            self.names.lane_scratch(node.dtype),
-            "tid" if node.blocks == 1 else self.names.dialect.thread_index,
-        )
+        scratch = self.names.lane_scratch(node.dtype)
+        thread = "tid" if self.names.kernel.cluster == 1 else self.names.dialect.thread_index
         lanes = lanes * node.blocks
         step = 1 << (lanes - 1).bit_length() >> 1
         place, first = f"{thread} % {lanes}", f"{thread} / {lanes} * {lanes}"
         if node.stride > 1:
-            place, first = f"{thread} / {node.stride}", f"{thread} % {node.stride}"
+            place = f"{thread} / {node.stride} % {lanes}"
+            first = f"{thread} / {node.stride * lanes} * {node.stride * lanes} + {thread} % {node.stride}"
         self.out.line(f"{scratch}[{thread}] = {register};")
         self.out.line(self.names.dialect.barrier)
         while step:

@@ -12,6 +12,7 @@ from .bulk_copies import (
     declared_pipeline,
     produced_k_loop,
 )
+from .hoisted_loads import MAX_HOISTED_REGISTERS, hoist_loads, is_resident_at_once
 from .loop_ends import loop_end
 from .multiply import Multiplication, multiplication
 from .software_pipeline import (

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from ....ir import Barrier, Guard, Index, Item, Loop, Phase, Reduction, Root, Var, as_index
 from ..k_loop import guard_fetch, split_prologue
 from ..layout import BlockLayout
-from ..outputs import emit_output
+from ..outputs import emit_outputs
 from ..reductions import reduction_loop
 from ..segment_state import SegmentState
 from ..substitute_phase import substitute_phase
@@ -40,9 +40,7 @@ def lower_chained_contraction(
     begin = [part_copies(item, part, {part: Index()}) for item in ahead]
     items: list[Item] = [instance_phase(last, "begin", map(last.initialise, last.frame.segment.reductions))]
     items += [*begin, Loop(part, tuple(turn))]
-    for number, output in enumerate(last.frame.segment.outputs):
-        emit_output(last, output, f"out{number}")
-    last.flush("exit")
+    emit_outputs(last, last.frame.segment.outputs)
     return [*items, *last.items]
 
 

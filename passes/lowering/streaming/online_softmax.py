@@ -20,7 +20,7 @@ from ....ir import Barrier, Index, Item, Loop, as_index
 from ...geometry import mask_bounds
 from ..k_loop import split_prologue
 from ..layout import BlockLayout
-from ..outputs import emit_output
+from ..outputs import emit_outputs
 from ..segment_state import SegmentState
 from .chained_contraction import instance_phase, part_copies, part_loop
 from .mask_block_skipping import guard_copies, taken_parts
@@ -60,9 +60,6 @@ def lower_online_softmax(
     items = [*begin, *copied, Loop(part, tuple(turn), until)]
     for state in (rows, last):
         state.shares = {s.var: s for s in state.frame.shares}
-        for number, output in enumerate(state.frame.segment.outputs):
-            if state is last or not output.extra:
-                emit_output(state, output, f"out{number}")
-        state.flush("exit")
+        emit_outputs(state, [o for o in state.frame.segment.outputs if state is last or not o.extra])
     between = [Barrier()] if rows.items else []
     return [*items, *rows.items, *between, *last.items]

@@ -50,7 +50,7 @@ from ...geometry import (
 )
 from ..index_values import value_of
 from ..layout import BlockLayout
-from ..outputs import emit_output
+from ..outputs import emit_outputs
 from ..segment_state import SegmentState
 from .chain_products import ChainProduct, bulk_pipelines, chain_product, part_stages, stage_variable
 from .chained_contraction import instance_phase, part_copies, substitute_parts
@@ -249,15 +249,11 @@ class _Chain:
         (results,), loop = last.frame.segment.reductions, last.frame.schedule.reductions[0]
         if exchanges_lanes(results, loop, last.frame.schedule.dims, [results.name]):
             found.append(LaneExchange(results.name, loop.columns))
-        for number, output in enumerate(rows.frame.segment.outputs):
-            if output.tensor not in self.layout.group.shared:
-                emit_output(rows, output, f"out{number}")
-            elif not output.extra:
-                found.append(self._keep(f"{output.tensor}.held", _wide(value_of(output.body, context))))
-        rows.flush("exit")
-        for number, output in enumerate(last.frame.segment.outputs):
-            emit_output(last, output, f"out{number}")
-        last.flush("exit")
+        passed = [o for o in rows.frame.segment.outputs if o.tensor in self.layout.group.shared]
+        for output in (o for o in passed if not o.extra):
+            found.append(self._keep(f"{output.tensor}.held", _wide(value_of(output.body, context))))
+        emit_outputs(rows, [o for o in rows.frame.segment.outputs if o not in passed])
+        emit_outputs(last, last.frame.segment.outputs)
         return [*found, *rows.items, *last.items]
 
     def _keep(self, name: str, value: Value) -> Item:

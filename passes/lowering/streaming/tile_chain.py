@@ -44,7 +44,7 @@ from ...geometry import TileChain, mma_operands, tile_bounds, tile_chain
 from ..index_values import value_of
 from ..k_loop import SharedPipeline
 from ..layout import BlockLayout, Tile
-from ..outputs import emit_output
+from ..outputs import emit_outputs
 from ..segment_state import SegmentState
 from .chain_products import ChainProduct, bulk_pipelines, chain_product, part_stages, stage_variable
 from .chained_contraction import instance_phase
@@ -123,9 +123,7 @@ class _TileChain:
             first, last, taken, stages, products, sums, self.rows, self.rings, bulk, columns, self._values(),
         )  # fmt: skip
         found = [*begin, *rows, *parts.items()]
-        for number, output in enumerate(last.frame.segment.outputs):
-            emit_output(last, output, f"out{number}")
-        last.flush("exit")
+        emit_outputs(last, last.frame.segment.outputs)
         return [*found, *last.items]
 
     def _hold_weights(self) -> None:

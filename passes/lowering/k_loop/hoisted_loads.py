@@ -16,7 +16,7 @@ from typing import Any
 
 from attrs import evolve
 
-from ...ir import (
+from ....ir import (
     Item,
     Load,
     Phase,
@@ -32,7 +32,7 @@ from ...ir import (
     variables,
     with_operands,
 )
-from .segment_state import SegmentState
+from ..segment_state import SegmentState
 
 #: Most registers of a thread for hoisted loads.
 MAX_HOISTED_REGISTERS = 16
