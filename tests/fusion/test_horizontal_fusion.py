@@ -350,7 +350,9 @@ def test_a_launch_has_few_different_kernels() -> None:
 
 def test_kernels_of_a_loop_are_launched_by_iteration() -> None:
     spread = np.zeros(3)
-    groups: list[Any] = [type("Group", (), {"repeat": "loop" if n else None})() for n in range(len(spread))]
+    groups: list[Any] = [
+        type("Group", (), {"repeat": "loop" if n else None, "inputs": "x"})() for n in range(len(spread))
+    ]
     assert levels([frozenset(), frozenset({0}), frozenset({0})], groups) == [0, None, None]
 
 
