@@ -21,6 +21,7 @@ PURPOSES = {
     "libraries": "routines of cuBLAS and cuDNN as candidates of a search",
     "onnx": "models of ONNX, and ONNX Runtime to compare with",
     "torch": "models of PyTorch, torch.compile",
+    "checkpoints": "quantised decoders of torchao, compressed-tensors and GGUF",
     "cluster": "simulation of plans for clusters",
     "latency": "predicted times",
     "learned": "searches by models that learn",

@@ -1,7 +1,8 @@
 """Generate text with a decoder of transformers, its cache on the device.
 
 Run `python examples/decode.py` for a tiny decoder, and `python examples/decode.py --model qwen3-0.6b` on a GPU; the
-package `transformers` has to be installed. Weights are random, so the tokens mean nothing.
+package `transformers` has to be installed. Weights are random, so the tokens mean nothing. With `--checkpoint` they are
+those of a folder of compressed-tensors, torchao or plain safetensors, or of a GGUF file; quantised ones stay packed.
 
 Two functions share one cache. One takes prompts: a plan serves all lengths up to a power of two, and computes with the
 true length. The other one takes a token and returns the next; position, cache and token never visit the host.
@@ -15,6 +16,7 @@ from time import perf_counter
 
 import torch
 from cuts.bench.networks.language_models import CONFIGS, CachedDecoder, make_config
+from cuts.frontends.torch import load_checkpoint
 
 Step = Callable[[torch.Tensor], torch.Tensor]
 
@@ -37,15 +39,18 @@ def main() -> None:
     """Read prompts of several lengths, and print tokens and their rate."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=tuple(CONFIGS), default="tiny")
+    parser.add_argument("--checkpoint", metavar="FOLDER|GGUF", help="weights that are not random")
     parser.add_argument("--prompts", type=int, nargs="+", default=[5, 7, 12], metavar="TOKENS")
     parser.add_argument("--tokens", type=int, default=16)
     parser.add_argument("--length", type=int, default=64, help="of the cache")
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
-    decoder = CachedDecoder(make_config(options.model), 1, options.length, device, dtype)
+    model = load_checkpoint(options.checkpoint, dtype, device) if options.checkpoint else None
+    config = make_config(options.model) if model is None else model.config
+    decoder = CachedDecoder(config, 1, options.length, device, dtype, model)
     read_prompt = torch.compile(decoder, backend="cuts", options={"buckets": True})
-    next_token = torch.compile(decoder.forward, backend="cuts")
+    next_token = torch.compile(decoder.forward, backend="cuts", options={"freeze": model is not None})
     with torch.no_grad():
         for length in options.prompts:
             prompt = torch.randint(decoder.vocabulary, (1, length)).to(device)

@@ -36,22 +36,30 @@ def make_config(name: str, layers: int | None = None) -> Any:
     return import_module("transformers").AutoConfig.for_model(kind, **given)
 
 
+def random_model(config: Any, device: str, dtype: torch.dtype) -> Any:
+    """Return a decoder with random weights."""
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = import_module("transformers").AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+    for weight in model.parameters():
+        if weight.dim() > 1:
+            nn.init.normal_(weight, std=0.05)
+    return model
+
+
 class CachedDecoder(nn.Module):
     """A decoder that writes its keys and values into a static cache.
 
-    `forward` maps tokens [N, S] to the most likely next ones [N, 1], which stay on the device. The position is data of
-    the device too, so that one recorded graph serves every token.
+    Its weights are random without a `model`. `forward` maps tokens [N, S] to the most likely next ones [N, 1], which
+    stay on the device. The position is data of the device too, so that one recorded graph serves every token.
     """
 
-    def __init__(self, config: Any, batch: int, length: int, device: str, dtype: torch.dtype) -> None:
+    def __init__(
+        self, config: Any, batch: int, length: int, device: str, dtype: torch.dtype, model: nn.Module | None = None
+    ) -> None:
         super().__init__()
         transformers = import_module("transformers")
-        torch.manual_seed(0)
-        with torch.device(device):
-            self.model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
-        for weight in self.model.parameters():
-            if weight.dim() > 1:
-                nn.init.normal_(weight, std=0.05)
+        self.model = random_model(config, device, dtype) if model is None else model
         self.length, self.vocabulary = length, config.vocab_size
         self.cache = transformers.StaticCache(config=config, max_cache_len=length)
         heads, width = config.num_key_value_heads, config.head_dim
@@ -88,8 +96,10 @@ class CachedDecoder(nn.Module):
 
         `filled` is the share that has elements. With `bits` the matrices have numbers of so many bits.
         """
-        tables = {id(m.weight) for m in self.model.modules() if isinstance(m, nn.Embedding)}
-        matrices = [w for w in self.model.parameters() if w.dim() > 1 and id(w) not in tables]
+        layers = [*self.model.modules()]
+        products = [m for m in layers if getattr(m, "in_features", None)]
+        packed = {id(m.matrix): m.matrix.stored_bytes for m in products if hasattr(m, "matrix")}
+        matrices = {id(m.weight): m.weight for m in products if not hasattr(m, "matrix")}.values()
         cached = [each for layer in self.cache.layers for each in (layer.keys, layer.values)]
-        stored: int = sum(w.numel() * (bits or 8 * w.element_size()) // 8 for w in matrices)
+        stored: int = sum(w.numel() * (bits or 8 * w.element_size()) // 8 for w in matrices) + sum(packed.values())
         return stored + int(filled * sum(int(each.nbytes) for each in cached))

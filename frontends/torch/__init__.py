@@ -5,6 +5,7 @@ of each.
 """
 
 from .captured_graph import CapturedGraph, GraphSignature, UncompiledWarning
+from .checkpoints import load_checkpoint, pack_layers
 from .decompositions import allow_layers
 from .devices import device_for
 from .dynamo_backend import dynamo_backend

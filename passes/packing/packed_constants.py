@@ -13,6 +13,7 @@ instance a sum, has a constant result, computed from them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from attrs import define, field, frozen
 
@@ -88,10 +89,22 @@ class PackedConstants:
             and MIN_BYTES <= bytes_after > sum(self.types[t].nbytes for t in sources)
             and slots <= MAX_ISSUE_SLOTS
             and all(s.is_pointwise and s.step is None for s in statements)
+            and not all(self._is_repeated(t) for t in sources)
         )
         if found:
             self.widened.update(dict.fromkeys(writes, Widened(frozenset(sources), slots, compute)))
         return found
+
+    def _is_repeated(self, tensor: str) -> bool:
+        """Return whether a constant is one number: its reader takes the widened number."""
+        values = self.constants[tensor]
+        return values.size > 0 and repeated_number(values) is not None
+
+
+def repeated_number(values: Array) -> Any:
+    """Return the number that all elements are, else None."""
+    first = values.flat[0]
+    return first.item() if values.flat[-1] == first and bool((values == first).all()) else None
 
 
 def _holds_numbers(type_: TensorType) -> bool:

@@ -11,7 +11,9 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from torch._dynamo.source import AttrSource
 from torch._functorch._aot_autograd.schemas import MutationType, OutputType
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..calls import updated_inputs
 
@@ -64,6 +66,70 @@ def lift_attributes(module: Any) -> tuple[Any, list[torch.Tensor]]:
     made: Any = torch.fx.GraphModule(module, graph)
     made.meta, made._param_name_to_source = module.meta, {}
     return made, [own[name] for name in places]
+
+
+def unwrap_subclasses(module: Any, examples: Sequence[Any]) -> tuple[Any, list[Any], bool]:
+    """Return a captured module of plain tensors, its examples, whether these differ.
+
+    A wrapper of several tensors, as torchao's quantised weights, becomes inputs and a call that makes the wrapper:
+
+        linear(x, w)   ->   w = rebuild(w_numbers, w_scale);  linear(x, w)
+    """
+    places = module.graph.find_nodes(op="placeholder")
+    wrapped = {n: v for n, v in zip(places, examples, strict=True) if is_traceable_wrapper_subclass(v)}
+    if not wrapped:
+        return module, list(examples), False
+    graph, copies = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
+    for node in places:
+        if node in wrapped:
+            marks = {_STATIC: "attribute"} if _is_parameter(node, wrapped[node]) else {}
+            copies[node] = _add_parts(graph, node.name, wrapped[node], node._dynamo_source, {"tensor_dict": marks})
+        else:
+            copies[node] = graph.node_copy(node)
+            copies[node]._dynamo_source = node._dynamo_source
+    for node in (n for n in module.graph.nodes if n.op != "placeholder"):
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    made: Any = torch.fx.GraphModule(module, _inputs_first(graph))
+    made.meta, made._param_name_to_source = module.meta, getattr(module, "_param_name_to_source", {})
+    return made, unwrapped_tensors(examples), True
+
+
+def unwrapped_tensors(given: Sequence[Any]) -> list[Any]:
+    """Return values, wrappers as the tensors that they have."""
+    found = list[Any]()
+    for value in given:
+        if is_traceable_wrapper_subclass(value):
+            found += unwrapped_tensors([getattr(value, name) for name in value.__tensor_flatten__()[0]])
+        else:
+            found.append(value)
+    return found
+
+
+def _add_parts(graph: torch.fx.Graph, name: str, value: Any, source: Any, meta: Mapping[str, Any]) -> torch.fx.Node:
+    """Add the tensors of a wrapper as inputs, and the call that makes it."""
+    names, context = value.__tensor_flatten__()
+    parts = []
+    for each in names:
+        part, inner, at = getattr(value, each), f"{name}_{each}", AttrSource(source, each)
+        if is_traceable_wrapper_subclass(part):
+            parts.append(_add_parts(graph, inner, part, at, meta))
+            continue
+        parts.append(graph.placeholder(inner))
+        parts[-1].meta, parts[-1]._dynamo_source = dict(meta), at
+    kind, shape, stride = type(value), value.shape, value.stride()
+
+    def rebuild(*tensors: Any) -> Any:
+        return kind.__tensor_unflatten__(dict(zip(names, tensors, strict=True)), context, shape, stride)
+
+    return graph.call_function(rebuild, tuple(parts))
+
+
+def _inputs_first(graph: torch.fx.Graph) -> torch.fx.Graph:
+    """Return a graph with inputs before calls."""
+    first = next(node for node in graph.nodes if node.op != "placeholder")
+    for node in graph.find_nodes(op="placeholder"):
+        first.prepend(node)
+    return graph
 
 
 def do_overlap(tensors: Sequence[torch.Tensor]) -> bool:

@@ -27,7 +27,7 @@ def _mm(ctx: ImportContext, a: Value, b: Value) -> Any:
 _SCALED_BLOCK = 128  # elements of a block with a scale of its own
 
 
-def _scaled_mm(
+def scaled_mm(
     ctx: ImportContext, a: Value, b: Value, a_scale: Value, b_scale: Value, bias: Value | None = None,
     result_scale: Value | None = None, dtype: torch.dtype | None = None, *_: Any,
 ) -> Any:  # fmt: skip
@@ -245,6 +245,6 @@ TABLE: dict[str, Convert] = {
     "aten._scaled_dot_product_efficient_attention": _efficient_attention,
     "aten.native_layer_norm": _layer_norm, "aten._native_batch_norm_legit_no_training": _batch_norm,
     "aten.native_group_norm": _group_norm, "aten.native_dropout": _dropout,
-    "aten._scaled_mm": _scaled_mm,
+    "aten._scaled_mm": scaled_mm,
     "aten._trilinear": _trilinear,
 }  # fmt: skip

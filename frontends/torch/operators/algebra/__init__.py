@@ -1,7 +1,7 @@
 """Algebra beyond the core: grouped and quantised products, distances, special functions, factorisations."""
 
 from ...import_context import Convert
-from . import distances, groups, matrices, quantised_products, special
+from . import distances, groups, matrices, packed_weights, quantised_products, special
 
 TABLE: dict[str, Convert] = {
     **groups.TABLE,
@@ -9,4 +9,5 @@ TABLE: dict[str, Convert] = {
     **special.TABLE,
     **matrices.TABLE,
     **quantised_products.TABLE,
+    **packed_weights.TABLE,
 }

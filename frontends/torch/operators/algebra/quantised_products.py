@@ -10,18 +10,38 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from .....ir import DType, GraphError
 from ...import_context import Convert, ImportContext, Value, dtype_of
+from ..layers import scaled_mm
 
 #: Scales and zero points: tensors, or numbers.
 Steps = Value | float | int
+#: PyTorch's numbers of scales for a whole tensor, and for rows or columns.
+_PLAIN_RECIPES = {0, 1}
 
 
 def _int_mm(ctx: ImportContext, a: Value, b: Value) -> Any:
     """Convert a product of bytes, added up in 32 bits."""
     return ctx.emit("matmul", *(ctx.cast(value, DType.I32) for value in (a, b)))
+
+
+def _scaled_mm(
+    ctx: ImportContext, a: Value, b: Value, a_scale: Sequence[Value], a_recipe: Sequence[int], a_swizzle: Sequence[int],
+    b_scale: Sequence[Value], b_recipe: Sequence[int], b_swizzle: Sequence[int], bias: Value | None,
+    dtype: torch.dtype | None, *_: Any,
+) -> Any:  # fmt: skip
+    """Convert a product of 8-bit floats with scales of tensors, or of rows and columns.
+
+    Raises `GraphError` for scales of blocks, several levels of them, and permuted ones.
+    """
+    if {*a_recipe, *b_recipe} - _PLAIN_RECIPES or len(a_scale) > 1 or any((*a_swizzle, *b_swizzle)):
+        raise GraphError(
+            f"scales of recipes {[*a_recipe]} and {[*b_recipe]} are not supported", hint="give one a tensor or a row"
+        )
+    return scaled_mm(ctx, a, b, a_scale[0], b_scale[0], bias, None, dtype)
 
 
 def _product_of_bytes(ctx: ImportContext, a: Value, weight: Value, scales: Value) -> Any:
@@ -160,12 +180,48 @@ def _dequantise_groups(
     return ctx.cast(real, out)
 
 
+def _choose(ctx: ImportContext, x: Value, low: int, high: int, eps: float, symmetric: bool, middle: int) -> Any:
+    """Return the scale f64[1] and zero point i64[1] of numbers within limits."""
+    real = ctx.reshape(ctx.cast(x, DType.F32), (-1,))
+    zero = ctx.constant(np.float32(0))
+    least = ctx.emit("min", ctx.emit("reduce_min", real, axes=(0,)), zero)
+    most = ctx.emit("max", ctx.emit("reduce_max", real, axes=(0,)), zero)
+    width = ctx.emit("max", most, ctx.emit("neg", least)) if symmetric else ctx.emit("sub", most, least)
+    steps = ctx.constant(np.float32((high - low) / 2 if symmetric else high - low))
+    scale = ctx.emit("max", ctx.emit("div", width, steps), ctx.constant(np.float32(eps)))
+    if symmetric:
+        return ctx.cast(scale, DType.F64), ctx.number(middle, DType.I64, (1,))
+    shift = ctx.emit("sub", ctx.constant(np.float32(low)), ctx.emit("round", ctx.emit("div", least, scale)))
+    point = ctx.emit("clip", shift, min=float(low), max=float(high))
+    return ctx.cast(scale, DType.F64), ctx.cast(point, DType.I64)
+
+
+def _choose_whole(ctx: ImportContext, x: Value, low: int, high: int, eps: float, dtype: torch.dtype) -> Any:
+    return _choose(ctx, x, low, high, eps, symmetric=False, middle=0)
+
+
+def _choose_symmetric(ctx: ImportContext, x: Value, low: int, high: int, eps: float, dtype: torch.dtype) -> Any:
+    return _choose(ctx, x, low, high, eps, symmetric=True, middle=128 if dtype is torch.uint8 else 0)
+
+
+def _choose_tokens(ctx: ImportContext, x: Value, dtype: torch.dtype) -> Any:
+    """Return the scales f64 and zero points i64 of rows, symmetric numbers of a byte."""
+    sizes = ctx.emit("reduce_max", ctx.emit("abs", x), axes=(-1,), keepdims=True)
+    sizes = ctx.cast(sizes, DType.F32) if ctx.type(x).dtype is DType.F16 else sizes
+    kind = ctx.type(sizes).dtype
+    scale = ctx.emit("div", ctx.emit("max", sizes, ctx.constant(1e-5, dtype=kind)), ctx.constant(127, dtype=kind))
+    return ctx.cast(scale, DType.F64), ctx.number(0, DType.I64, ctx.shape(scale))
+
+
 _NAMES: dict[str, tuple[Convert, Convert]] = {
     "per_tensor": (_quantise_whole, _dequantise_whole), "per_channel": (_quantise_slices, _dequantise_slices),
     "per_token": (_quantise_tokens, _dequantise_tokens), "per_channel_group": (_quantise_groups, _dequantise_groups),
 }  # fmt: skip
 TABLE: dict[str, Convert] = {
-    "aten._int_mm": _int_mm, "aten._weight_int8pack_mm": _product_of_bytes,
+    "aten._int_mm": _int_mm, "aten._scaled_mm_v2": _scaled_mm, "aten._weight_int8pack_mm": _product_of_bytes,
+    "quantized_decomposed.choose_qparams": _choose_whole,
+    "quantized_decomposed.choose_qparams_symmetric": _choose_symmetric,
+    "quantized_decomposed.choose_qparams_per_token": _choose_tokens,
     **{f"quantized_decomposed.quantize_{name}": pair[0] for name, pair in _NAMES.items()},
     **{f"quantized_decomposed.dequantize_{name}": pair[1] for name, pair in _NAMES.items()},
 }  # fmt: skip
