@@ -59,9 +59,9 @@ def _decomposition_table(*registered: str) -> Mapping[Any, Any]:
 def training_decompositions(trained: bool = False) -> dict[Any, Any]:
     """Return the decompositions with those of training operations.
 
-    PyTorch's exporter keeps these whole. Where a graph is `trained`, a softmax or a norm is two numbers of each row and
-    elementwise operations: the backward graph computes its elements again from the operand, which is often a half, and
-    these numbers.
+    PyTorch's exporter keeps these whole. Where a graph is `trained`, a softmax or a group norm is two numbers of each
+    row and elementwise operations: the backward graph computes its elements again from the operand, which is often a
+    half, and these numbers.
     """
     more: list[Any] = [
         aten._native_batch_norm_legit_functional,
@@ -69,7 +69,7 @@ def training_decompositions(trained: bool = False) -> dict[Any, Any]:
         aten.batch_norm_backward,
     ]
     more += [aten._native_batch_norm_legit.no_stats]
-    more += [aten._softmax, aten._log_softmax, aten.native_layer_norm] if trained else []
+    more += [aten._softmax, aten._log_softmax] if trained else []
     norms = {aten.native_group_norm.default: _group_norm} if trained else {}
     return {**decompositions(), **list_operations(), **get_decompositions(more), **norms}
 
