@@ -171,6 +171,21 @@ def calls(known: Circumstances, name: str) -> Iterator[str]:
         yield older
 
 
+def decoders(known: Circumstances, name: str) -> Iterator[str]:
+    """Yield tokens and prompts of decoders."""
+    rows, older = fresh(read_rows(RESULTS / name))
+    lines = [
+        [
+            *(row["name"], row["batch"], row["class"], digits(row["ms"])),
+            *(digits(row.get("share")), digits(row["compiling"]), known.number(row)),
+        ]
+        for row in rows
+    ]
+    yield markdown_table(["decoder, task", "batch", "system", "ms", "share", "compilation, s", "no."], lines)
+    if older:
+        yield older
+
+
 def training_steps(known: Circumstances, name: str) -> Iterator[str]:
     """Yield steps of training through `torch.compile`."""
     rows, older = fresh(read_rows(RESULTS / name))
@@ -313,6 +328,7 @@ SECTIONS: tuple[tuple[str, Section, tuple[str, ...]], ...] = (
     ("Networks by precision policy", policies, ("evaluation.json",)),
     ("Calls through `torch.compile`", calls, ("door.json",)),
     ("Training steps", training_steps, ("steps.json",)),
+    ("Decoders", decoders, ("llm.json",)),
     ("Single operations", operations, ("ops.json", "ops_bf16.json", "ops_fp16.json")),
     ("Routines of vendors", operations, ("routines.json",)),
     (
@@ -339,6 +355,10 @@ TEXTS = {
         "Whole steps, Python included: forward pass, loss, backward pass and fused gradient descent with momentum.\n"
         "`bf16` is autocast, whose peer is Inductor; `fp32` is strict, and its peer the fastest. `cuts` is not tuned.\n"
         "*Peak ratio* is our peak memory over that of Inductor."
+    ),
+    "Decoders": (
+        "Decoders of transformers with random weights, bf16, untuned, as CUDA graphs: a token after 1,536 others, or\n"
+        "a prompt. *Share* is that of a copy's bandwidth, for the bytes of weights and cache."
     ),
     "Cluster plans": (
         "[Cluster](cluster.md) explains the model. The limit stands for a smaller device memory. Times are means of\n"

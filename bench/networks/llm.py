@@ -16,11 +16,12 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
-from cuts.bench.tools.records import Row
+from cuts.bench.tools.records import RESULTS, Row, circumstances, keep_row
 from cuts.compile.torch_backend import cuts_backend
 from cuts.ir import CutsError, UsageError
 
@@ -170,6 +171,16 @@ def measure(options: argparse.Namespace, batch: int, compiling_ended: Callable[[
     del held
 
 
+def keep(row: Row, options: argparse.Namespace) -> None:
+    """Add a row to the file of results."""
+    ours = row["system"] == "cuts"
+    name = " ".join(filter(None, (f"{row['model']} x{row['layers']}", row["task"], ours and options.weights)))
+    facts = {"suite": "llm", "class": row["system"], "name": name, "precision": "bf16", "budget_s": options.budget}
+    facts |= {"cuts_ms": row.get("ms")} if ours else {"peers": {row["system"]: row.get("ms")}}
+    facts |= {field: row[field] for field in ("batch", "ms", "share", "equal", "compiling", "failure") if field in row}
+    keep_row(options.out, facts | circumstances(torch.cuda.get_device_name()))
+
+
 def line(row: Row) -> str:
     """Return a row as a line of text."""
     label = f"{row['model']} x{row['layers']} b{row['batch']:<3} {row['system']:<9}{row['task']:<12}"
@@ -193,6 +204,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="of tuning, for each graph")
     parser.add_argument("--weights", choices=tuple(filter(None, WEIGHT_BITS)), help="format of the weights of `cuts`")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--out", type=Path, default=RESULTS / "llm.json", help="file that keeps rows of a GPU")
     parser.add_argument("--errors", action="store_true", help="of scores, against a run in f32")
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
@@ -214,4 +226,6 @@ def main(compiling_ended: Callable[[], Any] = lambda: None) -> int:
             for row in measure(options, batch, compiling_ended):
                 failed += "failure" in row
                 print(line(row), flush=True)
+                if options.device == "cuda":
+                    keep(row, options)
     return int(failed > 0)

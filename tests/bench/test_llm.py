@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ transformers = pytest.importorskip("transformers")
 
 from cuts.bench.networks import llm
 from cuts.bench.networks.language_models import CachedDecoder, make_config
+from cuts.bench.tools.records import read_rows
 
 try:
     transformers.LlamaForCausalLM  # noqa: B018
@@ -64,3 +66,14 @@ def test_a_short_cache_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     _run(monkeypatch, "--model", "tiny", "--device", "cpu", "--length", "16", "--prompts", "12")
     with pytest.raises(llm.UsageError, match="--length 16: expected a cache for 22 tokens at least"):
         llm.main()
+
+
+def test_rows_of_a_gpu_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "some GPU")
+    options = Namespace(out=tmp_path / "llm.json", weights="int4", budget=None)
+    for system in ("cuts", "inductor"):
+        row = {"model": "tiny", "layers": 2, "batch": 4, "system": system, "task": "token", "ms": 2.0}
+        llm.keep(row, options)
+    ours, other = read_rows(options.out)
+    assert (ours["name"], ours["cuts_ms"], ours["device"]) == ("tiny x2 token int4", 2.0, "some GPU")
+    assert (other["name"], other["cuts_ms"], other["peers"]) == ("tiny x2 token", None, {"inductor": 2.0})
