@@ -15,7 +15,7 @@ from ..ir import Budget, CompileOptions, Graph, Pruning, Target, UsageError
 from ..numerics import Comparison
 from ..search import Monitor, Settings, TuningSession, make_monitor, summary_lines, summary_values, tuning_session
 from .learning import learned_order
-from .models import compile_parts, load_graph, weight_costs
+from .models import chosen_target, compile_parts, load_graph, weight_costs
 from .options import refuse, set_defaults
 from .output import (
     AnyPlan,
@@ -47,7 +47,7 @@ def run_tuned(arguments: Namespace) -> int:
         return 0
     _check(arguments)
     budget = Budget.since(arguments.entered, arguments.budget)
-    target = find_target(arguments.target)
+    target = chosen_target(arguments)
     if target.dialect == "reference":
         raise UsageError("target 'reference' has no kernels to tune", hint="use --target opencl or cuda")
     anew = _searches_anew(arguments)
@@ -56,7 +56,7 @@ def run_tuned(arguments: Namespace) -> int:
         aided=not getattr(arguments, "unaided", False),
         most=getattr(arguments, "trials", None) or Settings().most,
         seed=arguments.seed,
-        libraries=not arguments.no_libraries,
+        libraries=not (arguments.no_libraries or target.invariant),
         pruning=_pruning(arguments),
         correction=lesson.correction if lesson is not None else None,
         recalls=lesson is None or lesson.recalls,
@@ -113,7 +113,7 @@ def run_compile(arguments: Namespace, session: TuningSession | None = None, moni
     if session is None:
         _check(arguments)
     spec = load_spec(arguments.spec)
-    target = find_target(arguments.target)
+    target = chosen_target(arguments)
     with budget.stage("import"):
         graph = load_graph(arguments, spec)
     _check_inputs(arguments, graph)

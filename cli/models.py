@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..backends import Array, find_target
 from ..compile import load
-from ..ir import CompileOptions, Graph, Target, UsageError, VocabularyError
+from ..ir import CompileOptions, Graph, Target, UsageError, VocabularyError, with_policy
 from .options import refuse, set_defaults
 from .output import is_staged, note_uncompiled, read_inputs
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".onnx", ".json", ".pt2")
 #: Options that only affect compilation.
 MODEL_OPTIONS = (
-    "target", "mode", "precision", "weights", "shape", "dynamic", "buckets", "strict", "debug", "spec",
+    "target", "mode", "precision", "policy", "weights", "shape", "dynamic", "buckets", "strict", "debug", "spec",
 )  # fmt: skip
 
 
@@ -114,11 +114,16 @@ def is_model(path: str) -> bool:
     return path == "-" or (path.lower().endswith(SUFFIXES) and not Path(path).is_dir())
 
 
+def chosen_target(arguments: Namespace) -> Target:
+    """Return the target of a compilation, under its policy."""
+    return with_policy(find_target(arguments.target), arguments.policy)
+
+
 def part_compiler(arguments: Namespace) -> tuple[Spec, Target, Compile]:
     """Return the vocabulary, the target, and the function that compiles a graph."""
     from ..compile import build_graph, load_spec
 
-    spec, target = load_spec(arguments.spec), find_target(arguments.target)
+    spec, target = load_spec(arguments.spec), chosen_target(arguments)
     options = CompileOptions(mode=arguments.mode, debug=arguments.debug, precision=arguments.precision)
     return spec, target, lambda part: build_graph(part, spec, target, options)
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from ..backends import choose_target
 from ..frontends import WEIGHT_FORMATS
-from ..ir import PRECISIONS, PRUNING_RULES, UsageError, attribute_of
+from ..ir import POLICIES, PRECISIONS, PRUNING_RULES, UsageError, attribute_of
 from .output import console
 
 #: A parser, or a group of its options.
@@ -145,6 +145,7 @@ def set_defaults(arguments: argparse.Namespace) -> None:
             console.note(choice.note)
     arguments.mode = arguments.mode or "mixed"
     arguments.precision = arguments.precision or "fp32"
+    arguments.policy = arguments.policy or "fastest"
 
 
 def refuse(arguments: argparse.Namespace, names: Sequence[str], why: str) -> None:
@@ -198,6 +199,11 @@ def add_model_options(parser: Options) -> None:
         "--precision",
         choices=tuple(PRECISIONS),
         help="how values of f32 are stored between kernels and multiplied (default fp32: as they are)",
+    )
+    parser.add_argument(
+        "--policy",
+        choices=POLICIES,
+        help="batch-invariant: equal rows have equal bits in any batch (default fastest)",
     )
     parser.add_argument(
         "--weights",

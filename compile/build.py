@@ -14,12 +14,14 @@ from ..ir import (
     BOUND_PRUNING,
     CompileOptions,
     Mode,
+    PolicyName,
     PrecisionName,
     Pruning,
     PruningRule,
     Target,
     UsageError,
     VocabularyError,
+    with_policy,
 )
 from .cached_build import build_stored
 from .dynamic import (
@@ -67,6 +69,7 @@ class BuildOptions(TypedDict, total=False):
     libraries: bool
     debug: bool
     deterministic: bool
+    policy: PolicyName
     pruning: PruningRule
     top: float
     options: CompileOptions | None
@@ -128,6 +131,7 @@ def build(
     libraries: bool = True,
     debug: bool = False,
     deterministic: bool = True,
+    policy: PolicyName = "fastest",
     pruning: PruningRule = BOUND_PRUNING.rule,
     top: float = BOUND_PRUNING.top,
     options: CompileOptions | None = None,
@@ -161,7 +165,8 @@ def build(
     one, and nothing is written for it.
 
     Unless `deterministic`, scatters add and multiply floats by atomic operations, in any order: faster, but the last
-    digits of results differ from run to run.
+    digits of results differ from run to run. Under the `policy` "batch-invariant", equal rows have equal results, bit
+    for bit, in any batch; no library takes part.
 
     `pruning` names the rule that discards points of schedule spaces: `bound`, `none`, or `pul`, which keeps the `top`
     percent of each by the performance upper limit of DeepCuts (`pul-printed` without its corrections).
@@ -184,6 +189,8 @@ def build(
     target = args if isinstance(args, (str, Target)) else target
     vocabulary = with_torch_operators(load_spec(spec), model)
     machine = find_target(target) if isinstance(target, str) else target
+    machine = with_policy(machine, policy, chosen.deterministic) if policy != "fastest" else machine
+    libraries = libraries and not machine.invariant
 
     build_part = partial(build_stored, spec=vocabulary, target=machine, tune=tune, frozen=frozen, libraries=libraries)
     request = read_shapes(shapes or {}, dims or {})

@@ -21,13 +21,16 @@ from ..ir import (
     BudgetShares,
     CompileOptions,
     CutsWarning,
+    PolicyName,
     PrecisionName,
     Pruning,
     PruningRule,
     Target,
     UsageError,
+    check_policy,
     precisions_of,
     quote,
+    with_policy,
 )
 from ..runtime import show_plan
 from ..store import Key, digest_parts
@@ -78,7 +81,8 @@ def cuts_backend(
     `precision`, PyTorch's settings apply: `torch.autocast`, whose casts the captured graph has, and for the remaining
     f32 operations `torch.set_float32_matmul_precision`, as it is when the graph runs: "highest" is `fp32`, "high"
     `tf32` and "medium" `bf16`; `fp32` where the target supports no more. With `deterministic` false, scatters add
-    floats by atomic operations, in any order, as PyTorch does by default. With `freeze` parameters are constants, and
+    floats by atomic operations, in any order, as PyTorch does by default. Under the `policy` "batch-invariant", equal
+    rows have equal results, bit for bit, in any batch. With `freeze` parameters are constants, and
     `weights` rounds those that products multiply by to a format, `int8`, `int4` or `fp8`. A `mode` of `torch.compile`
     stands for a budget. A graph of dynamic shape caches plans for `max_shapes` shapes, and drops the least recently
     used. With `buckets` it has one plan for all sizes up to each power of two, where no gradients are wanted. A forward
@@ -136,11 +140,17 @@ class _Options:
     freeze: bool = False
     weights: WeightsName | None = None
     deterministic: bool = True
+    policy: PolicyName = "fastest"
     pruning: PruningRule = "bound"
     top: float = 1.0
     max_shapes: int = field(default=MAX_SHAPES, repr=False)  # no plan depends on it
     buckets: bool = field(default=False, repr=False)
     memory: float = 1.0
+
+    def target_of(self, device: Any) -> tuple[Target, int]:
+        """Return the target of a device under the policy, and its number."""
+        target, ordinal = target_of(device)
+        return with_policy(target, self.policy, self.deterministic), ordinal
 
     def shares(self, is_divided: bool = False) -> BudgetShares:
         """Return a new budget of a captured module."""
@@ -168,6 +178,7 @@ def _read(options: Mapping[str, Any]) -> _Options:
     if isinstance(wishes.memory, bool) or not isinstance(wishes.memory, (int, float)) or not 0 <= wishes.memory <= 1:
         raise UsageError(f"option 'memory': expected a number from 0 to 1, found {wishes.memory!r}")
     Pruning(wishes.pruning, wishes.top)  # raises
+    check_policy(wishes.policy, wishes.deterministic, wishes.libraries)
     if wishes.weights is not None:
         from ..frontends import find_weight_format
 
@@ -262,7 +273,7 @@ def _precision(wishes: _Options, target: Target) -> PrecisionName:
 
 def _compile(wishes: _Options, captured: CapturedGraph, device: Any, shares: BudgetShares | None = None) -> _Precisions:
     """Compile a graph in the current precision, and again when it runs in another one."""
-    target, ordinal = target_of(device)
+    target, ordinal = wishes.target_of(device)
     if device.type == "cuda":
         begin_native_library()
     plans = _Precisions(wishes, captured.reimport or (lambda: captured), target, ordinal, shares or wishes.shares())
@@ -280,7 +291,7 @@ class _CachedPlans:
         self, words: Sequence[str | bytes], device: Any, captured: Callable[[Sequence[int]], CapturedGraph]
     ) -> CachedGraph | None:
         """Return an earlier process's plan of a graph in the current precision."""
-        target, ordinal = target_of(device)
+        target, ordinal = self.wishes.target_of(device)
         precision = _precision(self.wishes, target)
         known = find_signature(self._key(words, target, precision))
         plan = known and find_plan(known.plan, target)

@@ -17,6 +17,7 @@ from time import perf_counter
 import torch
 from cuts.bench.networks.language_models import CONFIGS, CachedDecoder, make_config
 from cuts.frontends.torch import load_checkpoint
+from cuts.ir import POLICIES
 
 Step = Callable[[torch.Tensor], torch.Tensor]
 
@@ -43,14 +44,18 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, nargs="+", default=[5, 7, 12], metavar="TOKENS")
     parser.add_argument("--tokens", type=int, default=16)
     parser.add_argument("--length", type=int, default=64, help="of the cache")
+    parser.add_argument(
+        "--policy", choices=POLICIES, default=POLICIES[0], help="batch-invariant: equal bits in any batch"
+    )
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     model = load_checkpoint(options.checkpoint, dtype, device) if options.checkpoint else None
     config = make_config(options.model) if model is None else model.config
     decoder = CachedDecoder(config, 1, options.length, device, dtype, model)
-    read_prompt = torch.compile(decoder, backend="cuts", options={"buckets": True})
-    next_token = torch.compile(decoder.forward, backend="cuts", options={"freeze": model is not None})
+    policy = {"policy": options.policy}
+    read_prompt = torch.compile(decoder, backend="cuts", options={"buckets": True, **policy})
+    next_token = torch.compile(decoder.forward, backend="cuts", options={"freeze": model is not None, **policy})
     with torch.no_grad():
         for length in options.prompts:
             prompt = torch.randint(decoder.vocabulary, (1, length)).to(device)

@@ -197,6 +197,8 @@ _TABLE = [
     Function("add", 2, np.add, "({0} + {1})", commutative=True, wraps=True),
     Function("sub", 2, np.subtract, "({0} - {1})", wraps=True),
     Function("mul", 2, np.multiply, "({0} * {1})", commutative=True, wraps=True),
+    # The same, rounded before anything is added to it (`passes.lowering.fixed_roundings`).
+    Function("product", 2, np.multiply, "cuts_product_{t}({0}, {1})", commutative=True, domain="floats"),
     Function("div", 2, _divide, "({0} / {1})", issue=8, c_int="cuts_div_{t}({0}, {1})"),
     # The same, as a thread computes it that divides several floats by one
     # (`passes.lowering.threads.reciprocal_division`): as exact, or as exact as a half type requires.

@@ -118,9 +118,7 @@ class CompileContext:
 
     def builder(self, views: Views) -> GroupBuilder:
         """Return a builder of groups with the plans' shared normal forms."""
-        target = self.target
-        policy = Policy(shared_bytes=target.MAX_shared, math=self.math, chains=target.lockstep, columns=target.lockstep)
-        return GroupBuilder(views, policy, self.forms)
+        return GroupBuilder(views, Policy.of(self.target, self.math), self.forms)
 
     def partitioner(
         self, layouts: Layouts, fixed: Sequence[Group] = (), evaluator: GroupEvaluator | None = None

@@ -35,7 +35,7 @@ MAX_MODELLED_SHARE = 0.9
 def choose_recomputed_contractions(previous: Statements, context: CompileContext) -> Statements:
     """Return statements with some contractions recomputed."""
     programs = previous.programs
-    if not context.target.lockstep or context.options.mode == "no-fusion":
+    if not context.target.lockstep or context.target.invariant or context.options.mode == "no-fusion":
         return previous
     chosen = _Choices(programs, context)
     found = recompute_contractions(programs, chosen.way)

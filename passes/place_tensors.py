@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from .context import CompileContext
 from .fusion import Programs, find_views
-from .layout import choose_layouts, pack_constants
+from .layout import choose_layouts, order_sums, pack_constants
 from .results import Algorithms, Layouts, Statements
 from .rewrites import rewrite_all, with_programs
 
@@ -17,7 +17,8 @@ def order_dims(previous: Statements, context: CompileContext) -> Statements:
     threads = context.record is None or context.record.ordered
 
     def order(programs: Programs) -> Programs:
-        return choose_layouts(programs, context.target, context.math, threads=threads, kept=previous.recomputed)
+        found = choose_layouts(programs, context.target, context.math, threads=threads, kept=previous.recomputed)
+        return order_sums(programs, found) if context.target.invariant else found
 
     return context.once("layouts", previous, lambda: with_programs(previous, order(previous.programs)))
 

@@ -69,7 +69,7 @@ def recompute_rows(previous: Statements, context: CompileContext) -> Statements:
 
     Products share a launch, in which all of them begin at once; copies that stay kernels share one, too.
     """
-    gpu = context.target.lockstep and context.options.mode != "no-fusion"
+    gpu = context.target.lockstep and context.options.mode != "no-fusion" and not context.target.invariant
     return with_programs(previous, copy_rows(previous.programs)) if gpu else previous
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from attrs import asdict
 
-from ...backends import find_target
 from ...compile import decision_key, load_spec, plan_key
 from ...ir import CompileOptions, Graph, UsageError
 from ...search import (
@@ -42,7 +41,7 @@ from ...store import (
     is_row_file,
     store_info,
 )
-from ..models import is_model, load_graph
+from ..models import chosen_target, is_model, load_graph
 from ..options import add_json, add_model_options, refuse, set_defaults
 from ..outline import outline
 from ..output import console
@@ -80,7 +79,7 @@ def command(arguments: Namespace) -> int:
     if not (action == "explain" and what and is_model(what)):
         refuse(
             arguments,
-            ("target", "mode", "precision", "shape", "dynamic", "buckets", "strict", "debug", "spec"),
+            ("target", "mode", "precision", "policy", "shape", "dynamic", "buckets", "strict", "debug", "spec"),
             "it is for a model",
         )
     if action == "explain":
@@ -188,7 +187,7 @@ def _entries_of_model(arguments: Namespace) -> list[dict[str, Any]]:
     """Return the plan of `cuts tune` and the decision record of a model, with the facts that differ in similar ones."""
     arguments.model = arguments.what
     set_defaults(arguments)
-    spec, target = load_spec(arguments.spec), find_target(arguments.target)
+    spec, target = load_spec(arguments.spec), chosen_target(arguments)
     graph = load_graph(arguments, spec)
     if not isinstance(graph, (Graph, type(None))):
         raise UsageError(f"{arguments.model} has sizes that vary", hint="explain it at one size, by --shape")

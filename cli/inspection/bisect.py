@@ -58,7 +58,7 @@ def _write(arguments: Namespace, found: WrongNode, file: Path) -> tuple[dict[str
     write_arrays(str(arrays), found.inputs)
     words = ["cuts", "verify", str(file), "--input", str(arrays), "--target", arguments.target]
     words += [word for path in arguments.spec for word in ("--spec", path)]
-    words += [word for name in ("mode", "precision") for word in (f"--{name}", getattr(arguments, name))]
+    words += [word for name in ("mode", "precision", "policy") for word in (f"--{name}", getattr(arguments, name))]
     command = shlex.join(words)
     names = [node.name for node in found.model.nodes]
     values = {

@@ -242,6 +242,7 @@ class LaneReduce:
     each becomes the combination of those before or after it, or (`ir.segment.SORT_ORDERS`) the place of one of `extent`
     elements of `keys`, from the first of `ranks` on. Else they get parts of `extent` values, or one gets the `whole`.
     A cluster's `blocks` write to `place` of `PEERS`. Terms `shifted` by a thread's maximum become so by that of all.
+    In a `tree` values are combined by halves, wherever the threads lie.
     """
 
     name: str
@@ -259,6 +260,7 @@ class LaneReduce:
     stride: int = 1
     whole: bool = False
     shifted: str = ""
+    tree: bool = False
 
 
 Root: TypeAlias = Union[

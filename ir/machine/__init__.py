@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         MmaInstruction,
         promotion_interval,
     )
+    from .policy import POLICIES, PolicyName, check_policy, with_policy
     from .precision import PRECISIONS, Precision, PrecisionName
     from .shared_matrices import HALF_BYTES, SWIZZLE_PERIOD, SWIZZLES, SharedMatrixLayout
     from .target import Target

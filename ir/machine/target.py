@@ -62,3 +62,4 @@ class Target:
         tuple[str, float], ...
     ] = ()  #: matrix instructions by name (`ir.machine`), with the clocks one takes a quarter SM
     first_load: float = 0.0  #: measured seconds of a kernel that loads one uncached line and stores it
+    invariant: bool = False  #: kernels follow the policy `batch-invariant` (`ir.machine.policy`)

@@ -225,7 +225,7 @@ FORMS: dict[type, Form] = {
         "reduce_threads <name>[<shape>]: <dtype> <combine> over <threads>"
         "{? along <along>?}{? vector <vector>?}{? of <keys>?}{? extent <extent>?}{? ranks (<ranks>)?}"
         "{? blocks <blocks>?}{? place <place>?}{? stride <stride>?}{? whole <whole>?}"
-        "{? shifted <shifted>?}"
+        "{? shifted <shifted>?}{? tree <tree>?}"
     ),
     Load: Form("load <space> <buffer>[<address>]{? if <guards> else <fill>?}"),
     RegisterRead: Form("held <name>[<at>]"),

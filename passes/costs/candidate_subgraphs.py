@@ -124,9 +124,7 @@ def _cut_kernels(fragment: CandidateSubgraph, modelled: CachedEvaluator) -> Cost
     programs = shift_means(fold_units(written))
     ordered = choose_layouts(programs, fragment.target, fragment.math, fragment.orders)
     views = find_views(pack_constants(ordered, fragment.target, fragment.math))
-    target = fragment.target
-    policy = Policy(shared_bytes=target.MAX_shared, math=fragment.math, chains=target.lockstep, columns=target.lockstep)
-    builder = GroupBuilder(views, policy)
+    builder = GroupBuilder(views, Policy.of(fragment.target, fragment.math))
     splitting = Splitting(modelled, modelled, fragment.target)
     groups = partition(Partitioner(builder, splitting), fragment.mode)
     points: dict[Hashable, tuple[FusedGroup, tuple[Point, ...]]] = {}

@@ -17,7 +17,7 @@ block needs the rows of its own instances of each. A `Policy` excludes fusion th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 
 from attrs import evolve, frozen
@@ -31,6 +31,7 @@ from ...ir import (
     Reduction,
     Segment,
     Statement,
+    Target,
     TensorType,
     Var,
     as_index,
@@ -40,6 +41,7 @@ from ...ir import (
     is_affine,
     is_contraction,
     is_tiled,
+    operands,
     reads,
     rebuild,
     rename_statement,
@@ -66,7 +68,8 @@ class Policy:
     `operations` the scalar operations of one segment's bodies; `shared` switches the shared-memory level on.
     `shared_bytes` are the bytes that one block may allocate; `chains` switches kernels of three segments on, which gain
     nothing where the threads of a block run one after another, `columns` column sums beside rows. `math` is the math
-    mode of contractions of f32 (`ir.machine`), empty for products and sums in f32 itself.
+    mode of contractions of f32 (`ir.machine`), empty for products and sums in f32 itself. Where groups are `invariant`,
+    they follow from structures alone, not from extents of results.
     """
 
     recompute: int = 16
@@ -78,6 +81,18 @@ class Policy:
     chains: bool = True
     columns: bool = False
     math: str = ""
+    invariant: bool = False
+
+    @classmethod
+    def of(cls, target: Target, math: str) -> Policy:
+        """Return the policy of a target."""
+        return cls(
+            shared_bytes=target.MAX_shared,
+            math=math,
+            chains=target.lockstep,
+            columns=target.lockstep and not target.invariant,
+            invariant=target.invariant,
+        )
 
 
 def register_level(
@@ -86,10 +101,11 @@ def register_level(
     live: Sequence[str],
     tables: Mapping[str, tuple[float, ...]],
     policy: Policy | None,
+    known: Collection[str] = (),
 ) -> FusedGroup | Illegal:
     """Return the statements as one segment.
 
-    Without a `policy` the statements have to be one kernel anyway.
+    Without a `policy` the statements have to be one kernel anyway. Tensors that are `known` depend on no input.
     """
     group = normalise(statements, tensors, live, tables)
     if isinstance(group, Illegal) and policy is not None and policy.columns:
@@ -97,7 +113,25 @@ def register_level(
         group = normalise(statements, tensors, live, tables, columns) if columns else group
     if isinstance(group, Illegal) or policy is None:
         return group
+    group = with_single_row(group, known) if policy.invariant else group
     return _policy_reason(group, policy) or group
+
+
+def with_single_row(group: FusedGroup, known: Collection[str]) -> FusedGroup:
+    """Add the axis of a row to a product of one row.
+
+    Products of several rows have one. The matrix is `known`, or no first factor.
+    """
+    (segment,) = group.segments
+    own = tuple(r.name for r in segment.reductions)
+    if not multiplies(segment) or _is_tiled(segment) or any(o.extra for o in segment.outputs):
+        return group
+    for reduction in (r for r in segment.reductions if is_contraction(r, own)):
+        every, (first, *_) = {*segment.axes, *reduction.reduce}, operands(reduction, own)
+        if every <= expr_variables(first) and {r.tensor for r in reads(first)}.isdisjoint({*group.constants, *known}):
+            return group
+    types = dict(group.tensors)
+    return evolve(group, segments=(add_single_row(segment, True, types),), tensors=types)
 
 
 def shared_level(
@@ -179,7 +213,7 @@ def chain_level(
     inputs: dict[str, None] = {}
     constants: dict[str, tuple[float, ...]] = {}
     for statements, left in zip(parts, live, strict=True):
-        form = register_level(statements, known, left, tables, policy)
+        form = register_level(statements, known, left, tables, evolve(policy, invariant=False))
         if isinstance(form, Illegal):
             return form
         known.update(form.tensors)
@@ -360,7 +394,7 @@ def _policy_reason(group: FusedGroup, policy: Policy) -> Illegal | None:
         return Illegal(f"the bodies have more than {policy.operations} issue slots")
     for reduction in segment.reductions:
         for part in factors(reduction.body) if reduction.combine == "sum" else (reduction.body,):
-            times = _repetition(part, reduction, segment, group.tensors)
+            times = _repetition(part, reduction, segment, group.tensors, policy.invariant)
             if not isinstance(part, Read) and times > 1 and issue_slots(part) > policy.recompute:
                 return Illegal(
                     f"an expression of {issue_slots(part)} issue slots would be recomputed about {times} times per "
@@ -369,9 +403,18 @@ def _policy_reason(group: FusedGroup, policy: Policy) -> Illegal | None:
     return None
 
 
-def _repetition(part: Expr, reduction: Reduction, segment: Segment, tensors: Mapping[str, TensorType]) -> int:
-    """Return how often a reduction evaluates a part per element of the largest tensor that the part reads."""
-    points = prod(v.extent for v in (*segment.axes, *reduction.reduce))
+def _repetition(
+    part: Expr, reduction: Reduction, segment: Segment, tensors: Mapping[str, TensorType], invariant: bool
+) -> int:
+    """Return how often a reduction evaluates a part per element of the largest tensor that the part reads.
+
+    Where that must be `invariant`, it is several times for any part that lacks an axis.
+    """
+    axes = (*segment.axes, *reduction.reduce)
+    if invariant:
+        every = {v for v in axes if v.extent > 1 or multiplies(segment)}
+        return 1 + (not every <= expr_variables(part))
+    points = prod(v.extent for v in axes)
     sizes = [tensors[r.tensor].size for r in reads(part)]
     return points // max(1, *sizes, 1)
 

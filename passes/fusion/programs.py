@@ -74,7 +74,10 @@ def build_programs(
     scatters combine floats in any order. Rows up to the longest of the `target` are sorted.
     """
     cache, row = {} if known is None else known, longest_sorted_row(target) if target else MAX_NETWORK_ROW
-    builder = _Builder(graph, registry, dict(graph.types), cache=cache, deterministic=deterministic, longest=row)
+    invariant, types = target is not None and target.invariant, dict(graph.types)
+    builder = _Builder(
+        graph, registry, types, cache=cache, deterministic=deterministic, longest=row, invariant=invariant
+    )
     units = _past_copies([unit for node in graph.nodes for unit in builder.units(node)])
     units = replace_known_tables(units, graph.constants)
     return Programs(graph, tuple(units), builder.types, builder.tables, builder.slices, builder.rotating)
@@ -186,6 +189,7 @@ class _Builder:
     cache: dict[object, Meaning] = field(factory=dict)
     deterministic: bool = True
     longest: int = MAX_NETWORK_ROW
+    invariant: bool = False
     facts: dict[str, IntegerFact | None] = field(factory=dict)
 
     def units(self, node: Node) -> list[Unit]:
@@ -273,7 +277,7 @@ class _Builder:
             program = separate_lone_pieces(split_residues(unroll_tables(program)))
             choose_form = make_scatters_deterministic if self.deterministic else make_scatters_atomic
             ordered = [tensor for tensor, fact in derived.items() if fact.ordered]
-            program = choose_form(divide_scans(mark_sorts(program, self.longest)), ordered)
+            program = choose_form(divide_scans(mark_sorts(program, self.longest), self.invariant), ordered)
             program = evolve(program, statements=live_statements(program.statements, program.outputs))
             sliced = slice_loops(program)
             found = evolve(instance, program=program), tuple(_runs_and_loops(program, sliced)), sliced, derived

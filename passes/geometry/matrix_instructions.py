@@ -35,17 +35,17 @@ FRAGMENT_SETS = 2
 def mma_operands(reduction: Reduction, rows: Sequence[Var], columns: Sequence[Var]) -> tuple[Expr, Expr] | None:
     """Return the factors A and B of a sum of products.
 
-    A varies along the rows, if there are several, and not along the columns, B along the columns and not along the
-    rows; None where there are no two such factors. Scales of blocks of terms (`block_scales`) are none of them.
+    A varies along the rows and not along the columns, B along the columns and not along the rows, where there are
+    several; None where there are no two such factors. Scales of blocks of terms (`block_scales`) are none of them.
     """
-    single = bool(rows) and all(axis.extent == 1 for axis in rows)
+    row, column = (bool(side) and all(axis.extent == 1 for axis in side) for side in (rows, columns))
     scales, _ = block_scales(reduction.body, reduction.reduce)
     parts = tuple(stored_factor(part, reduction.math) for part in factors(reduction.body) if part not in scales)
     if reduction.combine != "sum" or len(parts) != 2:
         return None
     for a, b in (parts, parts[::-1]):
         of_a, of_b = expr_variables(a), expr_variables(b)
-        if (single or of_a.intersection(rows)) and of_b.intersection(columns):
+        if (row or of_a.intersection(rows)) and ((column and not row) or of_b.intersection(columns)):
             return None if of_a.intersection(columns) or of_b.intersection(rows) else (a, b)
     return None
 

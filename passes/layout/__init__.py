@@ -2,3 +2,4 @@
 
 from .choose_layouts import choose_layouts, orders_dims
 from .pack import pack_constants
+from .sum_orders import order_sums

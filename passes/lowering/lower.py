@@ -37,6 +37,7 @@ from .streaming import (
     lower_register_chain,
     lower_tile_chain,
 )
+from .threads import fix_roundings
 
 #: Registers of a thread from which on a compiler has to know the blocks of an SM: it else takes about 168 at most.
 MANY_REGISTERS = 192
@@ -56,7 +57,7 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
         items = _concatenate_segments(states)
     else:
         items = (lower_online_softmax if len(states) > 2 else lower_chained_contraction)(layout, states, _lower_segment)
-    return Kernel(
+    kernel = Kernel(
         blocks=schedule.blocks,
         threads=schedule.threads,
         defines=tuple(layout.defines),
@@ -74,6 +75,7 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
         teams=layout.teams,
         cluster=schedule.segments[-1].cluster,
     )
+    return fix_roundings(kernel) if target.invariant else kernel
 
 
 def _concatenate_segments(states: Sequence[SegmentState]) -> list[Item]:

@@ -179,7 +179,7 @@ class SegmentState:
             self.layout.buffers[PEERS] = evolve(peers, elements=place + blocks * prod(shape) * stride + 1)
         return LaneReduce(
             reduction.name, shape, reduction.combine, dtype, lanes, reduction.along, vector, ranks=ranks,
-            blocks=blocks, place=place, stride=stride, shifted=shifted,
+            blocks=blocks, place=place, stride=stride, shifted=shifted, tree=self.target.invariant and stride > 1,
         )  # fmt: skip
 
     def _selected_ranks(self, reduction: Reduction) -> tuple[int, ...]:

@@ -53,6 +53,8 @@ def plan_algorithms(graph: Graph, context: CompileContext) -> Algorithms:
     if not measures and not any(context.instances.of_node(node, graph).algorithms for node in graph.nodes):
         return plain
     step = _step(plain, context)
+    if context.target.invariant:
+        return _plan(plain, step.with_shortest_sums(graph), step, context)
     if context.record is not None:
         return _plan(plain, _replay_algorithms(step, graph, context, context.record), step, context)
     if measures and context.budget.is_limited:

@@ -37,14 +37,18 @@ def dependencies(groups: Sequence[Group], views: Views) -> list[frozenset[int]]:
 def levels(needs: Sequence[frozenset[int]], groups: Sequence[Group]) -> list[int | None]:
     """Return the longest path to each group; the last level without readers.
 
+    Values that depend on nothing, such as zeros, have the level before their first reader: they live for less time.
     Groups of loops have no level.
     """
     found: list[int] = []
     for waits in needs:
         found.append(1 + max((found[n] for n in waits), default=-1))
-    read = {n for waits in needs for n in waits}
-    last = max(found, default=0)
+    read, last = {n for waits in needs for n in waits}, max(found, default=0)
     own = [level if place in read else last for place, level in enumerate(found)]
+    before: dict[int, int] = {}
+    for place, waits in enumerate(needs):
+        before |= {n: min(before.get(n, last), own[place] - 1) for n in waits if not groups[n].inputs}
+    own = [before.get(place, level) for place, level in enumerate(own)]
     return [None if group.repeat is not None else level for level, group in zip(own, groups, strict=True)]
 
 

@@ -30,7 +30,7 @@ from ..launch_order import launch_violations
 from ..results import Launches, ScheduledPartition, kernel_key
 from ..schedule import Candidate, choose
 from .dependencies import connected_models, dependencies, levels
-from .live_memory import delay_results, limit_live_memory
+from .live_memory import in_least_memory, limit_live_memory
 from .shared_launches import Launch, in_order
 
 #: Bytes of launch parameters for each pointer, in any dialect.
@@ -88,7 +88,7 @@ def _with_shared(
     executor: Executor,
 ) -> list[Launch]:
     """Return launches in order, with recorded shared launches where they can still run."""
-    single = delay_results(list(in_order(launches, needs)), needs, views)
+    single = in_least_memory(launches, needs, views)
     if not shared:
         return single
     taken = {launch for members in shared for launch in members}

@@ -51,9 +51,8 @@ class LiveValues:
 
 def live_values(launches: Sequence[Sequence[Group]], views: Views) -> LiveValues:
     """Return the live values of launches in order."""
-    graph, types = views.programs.graph, views.programs.types
-    outer = {views.storage(t).buffer for t in (*graph.inputs, *graph.constants) if t in types}
-    kept = {views.storage(t).buffer for t in graph.outputs if t in types}
+    types, outer = views.programs.types, _outer_buffers(views)
+    kept = {views.storage(t).buffer for t in views.programs.graph.outputs if t in types}
     spans: dict[str, tuple[int, int]] = {}
     sizes: dict[str, int] = {}
     for place, launch in enumerate(launches):
@@ -79,10 +78,14 @@ def limit_live_memory(
     Live values may take about as many bytes as without shared launches. The launch that keeps most of them alive is
     halved first.
     """
-    limit = max(MAX_LIVE_GROWTH * _live(single, needs, views).peak, target.l2_bytes)
+
+    def live_of(launches: Sequence[Launch]) -> LiveValues:
+        return _live(in_least_memory(launches, needs, views), views)
+
+    limit = max(MAX_LIVE_GROWTH * live_of(single).peak, target.l2_bytes)
     found = list(launches)
     while any(len(launch.groups) > 1 for launch in found):
-        live = _live(found, needs, views)
+        live = live_of(found)
         if live.peak <= limit:
             break
         several = (launch for launch in found if len(launch.groups) > 1)
@@ -92,27 +95,33 @@ def limit_live_memory(
     return found
 
 
-def delay_results(launches: Sequence[Launch], needs: Sequence[frozenset[int]], views: Views) -> list[Launch]:
+def in_least_memory(launches: Sequence[Launch], needs: Sequence[frozenset[int]], views: Views) -> list[Launch]:
     """Return launches in order, some results last if that lowers the peak.
 
-    These are results that nothing reads, such as the gradients of tables, where they are larger than the operands,
-    which live longer.
+    These are results that nothing reads, such as the gradients or the updates of tables, where they are larger than the
+    values that live longer for them.
     """
-    read, types = frozenset[int]().union(*needs), views.programs.types
+    read, types, outer = frozenset[int]().union(*needs), views.programs.types, _outer_buffers(views)
+    ordered = [*in_order(launches, needs)]
 
     def size(tensors: Iterable[str]) -> int:
-        return sum(types[tensor].nbytes for tensor in {*tensors} if tensor in types)
+        values = {tensor for tensor in tensors if tensor in types and views.storage(tensor).buffer not in outer}
+        return sum(types[tensor].nbytes for tensor in values)
 
     def grows(launch: Launch) -> bool:
         wanted = size(tensor for group in launch.groups for tensor in group.inputs)
         is_last = launch.groups[0].repeat is None and read.isdisjoint(launch.places)
         return is_last and size(tensor for group in launch.groups for tensor in group.outputs) > wanted
 
-    late = {launch for launch in launches if grows(launch)}
-    found = [*(each for each in launches if each not in late), *(each for each in launches if each in late)]
-    before, after = (live_values([launch.groups for launch in order], views).peak for order in (launches, found))
-    return found if after < before else list(launches)
+    delayed = sorted(ordered, key=grows)
+    return min(ordered, delayed, key=lambda each: _live(each, views).peak)
 
 
-def _live(launches: Sequence[Launch], needs: Sequence[frozenset[int]], views: Views) -> LiveValues:
-    return live_values([launch.groups for launch in in_order(launches, needs)], views)
+def _live(launches: Iterable[Launch], views: Views) -> LiveValues:
+    return live_values([launch.groups for launch in launches], views)
+
+
+def _outer_buffers(views: Views) -> set[str]:
+    """Return the buffers of inputs and constants."""
+    graph, types = views.programs.graph, views.programs.types
+    return {views.storage(tensor).buffer for tensor in (*graph.inputs, *graph.constants) if tensor in types}

@@ -94,7 +94,8 @@ def _structures(
 ) -> Iterator[SegmentTemplate]:
     (reduction,) = segment.reductions
     operands = mma_operands(reduction, dims[rows], dims[columns])
-    if not _are_matrix_sides(dims, rows, columns, kinds) or operands is None:
+    single = target.invariant and _has_single_side(dims, rows, columns, kinds)
+    if not (single or _are_matrix_sides(dims, rows, columns, kinds)) or operands is None:
         return
     stored = tuple(dtype_of(factor, group.tensors) for factor in operands)
     for name in worthwhile_instructions(reduction, group, target):
@@ -184,18 +185,28 @@ def _writes_along_rows(segment: Segment, template: SegmentTemplate) -> bool:
     return any(o.write and template.dims[template.rows][-1] in variables(o.write[-1]) for o in segment.outputs)
 
 
+def _has_single_side(
+    runs: tuple[tuple[Var, ...], ...], rows: int, columns: int, kinds: dict[Var, frozenset[int]]
+) -> bool:
+    """Return whether one of two runs is the first of one element, and the other one the longest of its class."""
+    single = [d for d, run in enumerate(runs) if all(axis.extent == 1 for axis in run)][:1]
+    others = [d for d in (rows, columns) if d not in single]
+    return len(others) == 1 and _is_longest(runs, others[0], kinds)
+
+
+def _is_longest(runs: tuple[tuple[Var, ...], ...], d: int, kinds: dict[Var, frozenset[int]]) -> bool:
+    """Return whether a run of several elements has a class of one operand, and is the longest of it."""
+    kind, sizes = kinds[runs[d][-1]], [prod(a.extent for a in run) for run in runs]
+    same = [size for run, size in zip(runs, sizes, strict=True) if kinds[run[-1]] == kind]
+    return len(kind) == 1 and sizes[d] == max(same) > 1
+
+
 def _are_matrix_sides(
     runs: tuple[tuple[Var, ...], ...], rows: int, columns: int, kinds: dict[Var, frozenset[int]]
 ) -> bool:
     """Return whether two runs have a class of one operand each, and are the longest of their class."""
-    chosen = [kinds[runs[d][-1]] for d in (rows, columns)]
-    if any(len(kind) != 1 for kind in chosen) or chosen[0] == chosen[1]:
-        return False
-    longest = all(
-        prod(a.extent for a in runs[d]) == max(prod(a.extent for a in run) for run in runs if kinds[run[-1]] == kind)
-        for d, kind in zip((rows, columns), chosen, strict=True)
-    )
-    return longest and all(prod(a.extent for a in runs[d]) > 1 for d in (rows, columns))
+    different = kinds[runs[rows][-1]] != kinds[runs[columns][-1]]
+    return different and all(_is_longest(runs, d, kinds) for d in (rows, columns))
 
 
 def multiplies(atom: MmaInstruction, reduction: Reduction, group: FusedGroup) -> bool:

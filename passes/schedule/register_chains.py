@@ -51,6 +51,7 @@ from ..geometry import (
     register_chain,
     runs,
 )
+from .fixed_order import adds_like_warps
 from .mma_templates import multiplies
 from .rules import Finding, ScheduleSizes
 from .tile_chains import tile_chain_parameters, tile_chain_templates
@@ -75,6 +76,7 @@ def chain_templates(group: FusedGroup, target: Target) -> Iterator[tuple[Segment
         atom = MMA_INSTRUCTIONS[name]
         products = [group.segments[n].reductions[0] for n in (0, 2)]
         able = _chains(atom) and all(multiplies(atom, r, group) for r in products)
+        able = able and (adds_like_warps(name) or not target.invariant)
         if chain is not None and able and _promotes_last_alone(products, name):
             if atom.reads_shared and group.segments[2].axes[chain.rows[2]].extent == 1:
                 continue  # one row is no tile in shared memory

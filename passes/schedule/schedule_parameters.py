@@ -18,6 +18,7 @@ from ..geometry import (
 )
 from .box_products import box_mma_parameters, check_boxes_filled
 from .bulk_copy_parameters import check_bulk_copies_fit
+from .fixed_order import check_order_invariant
 from .mma_parameters import mma_parameters, warpgroup_parameters
 from .register_chains import check_chain_held
 from .row_parameters import (
@@ -193,4 +194,5 @@ SIZE_RULES: tuple[Rule, ...] = (
     check_tile_chain_held,
     check_boxes_filled,
     check_threads_fit,
+    check_order_invariant,
 )

@@ -61,6 +61,7 @@ from ..geometry import (
 )
 from ..model import group_work
 from .box_products import box_mma_templates, window_parameters
+from .fixed_order import invariant_parameters, invariant_templates
 from .mma_templates import mma_templates
 from .register_chains import chain_parameters, chain_templates
 from .row_parameters import SHUFFLED_BYTES
@@ -124,7 +125,13 @@ def _staging_choices(segment: Segment, shared: Sequence[str], matrix: bool) -> l
 
 
 def segment_templates(group: FusedGroup, position: int, target: Target) -> list[SegmentTemplate]:
-    """Return the templates of one segment that a target supports."""
+    """Return the templates of one segment under a target's policy."""
+    found = _possible_templates(group, position, target)
+    return invariant_templates(group, group.segments[position], found, target) if target.invariant else found
+
+
+def _possible_templates(group: FusedGroup, position: int, target: Target) -> list[SegmentTemplate]:
+    """Return the templates of one segment under any policy."""
     segment = group.segments[position]
     written = tuple(o.tensor for o in segment.outputs if o.tensor in group.shared)
     reads_shared = any(t in group.shared for t in segment.tensors_read)
@@ -337,6 +344,8 @@ def make_space(
             ),
             *launch_parameters(combination, target, coarse),
         )
+        if target.invariant:
+            parameters = (*invariant_parameters(group, combination, parameters, target),)
         found.append(ScheduleTemplate(tuple(combination), parameters))
     return Space(group, target, tuple(found))
 

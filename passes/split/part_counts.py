@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from math import ceil, prod
 
-from ...ir import FusedGroup, Reduction, Target, expr_variables, factors, is_contraction, reads, variables
+from ...ir import (
+    FusedGroup,
+    Reduction,
+    Target,
+    expr_variables,
+    factors,
+    is_contraction,
+    is_tiled,
+    reads,
+    variables,
+)
+from ..geometry import register_chain
 from .align_operands import multiplies_by_lanes
 from .split_reduction import cuts_of, may_be_divided
 
@@ -15,9 +26,35 @@ RESULTS_PER_TILE, COLUMNS_PER_TILE, TILES_PER_SM, CONTRACTION_TILE_FACTOR = 2048
 #: Fewest terms that a part keeps, and most parts: of one axis of a contraction, whose parts are tiles, and of another
 #: reduction, where 64 blocks are half of a large machine.
 MIN_TERMS, MAX_PARTS, MAX_ROWS = 16, 64, 512
+#: Fewest elements of parts whose number follows from a length alone: of a contraction, another row, a chain's row.
+INVARIANT_DEPTH, INVARIANT_ROW, INVARIANT_COLUMNS = 16384, 8192, 1024
 #: Side of a tile of a product by lanes, rounds of its blocks, the share of them that is full, and parts that fill the
 #: last one, with fewest terms.
 TILE_SIDE, MIN_ROUNDS, MAX_ROUNDS, MIN_FULL_SHARE, MAX_FILLING_PARTS, MIN_FILLING_TERMS = 128, 0.5, 4, 0.93, 12, 256
+
+
+def invariant_parts(group: FusedGroup) -> int:
+    """Return the number of parts that a length alone determines.
+
+    It is that of a reduction, or of a chain's rows.
+    """
+    if (chain := register_chain(group)) is not None:
+        columns = group.segments[0].axes[chain.column].extent
+        return _power_below(columns // INVARIANT_COLUMNS)
+    if not may_be_divided(group):
+        return 1
+    (segment,) = group.segments
+    own = [r.name for r in segment.reductions]
+    if not any(group.tensors[name].dtype.is_float for name in own):
+        return 1
+    tiled = any(is_tiled(r, segment.axes, own) for r in segment.reductions)
+    terms = prod(v.extent for v in segment.reductions[0].reduce)
+    return min(_power_below(terms // (INVARIANT_DEPTH if tiled else INVARIANT_ROW)), MAX_ROWS)
+
+
+def _power_below(value: int) -> int:
+    """Return the largest power of two up to a number, at least 1."""
+    return 1 << max(value, 1).bit_length() - 1
 
 
 def candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
@@ -53,7 +90,9 @@ def filling_parts(group: FusedGroup, target: Target) -> tuple[int, ...]:
 
     It is for products by lanes; none where tiles of the whole fill it.
     """
-    if len(group.segments) != 1 or len(group.segments[0].reductions) != 1 or not target.lockstep:
+    if len(group.segments) != 1 or len(group.segments[0].reductions) != 1:
+        return ()
+    if target.invariant or not target.lockstep:
         return ()
     (segment,) = group.segments
     (reduction,) = segment.reductions

@@ -11,7 +11,7 @@ from ...ir import FusedGroup, Target, TensorType
 from ...ops.language import unused_name
 from ..fusion import Group, GroupEvaluator, Views, canonical_names, form_key
 from .align_operands import align_operands, may_be_aligned, multiplies_by_lanes
-from .part_counts import candidates, filling_parts
+from .part_counts import candidates, filling_parts, invariant_parts
 from .split_chain import chain_candidates, split_chain
 from .split_columns import column_candidates, split_columns
 from .split_reduction import split_reduction
@@ -81,7 +81,7 @@ class Splitting:
 
     def aligned_kernels(self, group: FusedGroup) -> tuple[FusedGroup, ...]:
         """Return aligned copies of factors and their contraction, or nothing."""
-        if not may_be_aligned(group, self.target):
+        if not may_be_aligned(group, self.target) or (self.target.invariant and self.halves(group)):
             return ()
         key = form_key(group)
         if key not in self.copied:
@@ -94,8 +94,8 @@ class Splitting:
         if not halves:
             return whole, WHOLE
         parts = _sum(halves, self.evaluator)
-        if all(map(self.timed, (group, *halves))):
-            split = parts < whole
+        if self.target.invariant or all(map(self.timed, (group, *halves))):
+            split = self.target.invariant or parts < whole
         else:
             split = _sum(halves, self.modelled) < self.worth * self.modelled.cost(group)
         return (parts, Division(self.best_part_count(group))) if split else (whole, WHOLE)
@@ -151,9 +151,7 @@ class Splitting:
         return self._halves(group, parts) if parts > 1 else ()
 
     def _halves(self, group: FusedGroup, parts: int) -> tuple[FusedGroup, ...]:
-        """Return the two groups that compute one with its reduction in parts, None where that is impossible. Results
-        are cached.
-        """
+        """Return the two groups of a reduction in parts, none where that is impossible; cached."""
         key = form_key(group), parts
         if key not in self.halved:
             self.halved[key] = _canonical_groups(_in_parts(group, parts) or ())
@@ -188,6 +186,8 @@ class Splitting:
 
 def _part_counts(group: FusedGroup, target: Target) -> tuple[int, ...]:
     """Return the numbers of parts of a group's reduction, or of a chain's columns, to compare."""
+    if target.invariant:
+        return tuple(n for n in (invariant_parts(group),) if n > 1)
     return candidates(group, target) or chain_candidates(group, target) or column_candidates(group, target)
 
 

@@ -66,9 +66,13 @@ SCAN = reduction(
 )
 
 
-def divide_scans(program: Program) -> Program:
-    """Return an equal program with running reductions marked or in parts."""
-    return rewrite_program(program, RewriteRule(SCAN, _long_scan, lambda match, scan: _cut(scan, match.index)))
+def divide_scans(program: Program, invariant: bool = False) -> Program:
+    """Return an equal program with running reductions marked or in parts.
+
+    Where these must be `invariant`, they depend on the length of a row alone.
+    """
+    rule = RewriteRule(SCAN, _long_scan, lambda match, scan: _cut(scan, match.index, invariant))
+    return rewrite_program(program, rule)
 
 
 def _long_scan(match: Match) -> PrefixScan | None:
@@ -77,20 +81,20 @@ def _long_scan(match: Match) -> PrefixScan | None:
     return scan if scan is not None and scan.axis.extent > MIN_LANE_ROW else None
 
 
-def _cut(scan: PrefixScan, index: DefUse) -> Iterator[Statement]:
+def _cut(scan: PrefixScan, index: DefUse, invariant: bool) -> Iterator[Statement]:
     """Yield the statements of a running reduction, marked or in parts."""
-    statement, size = scan.statement, _part_extent(scan)
+    statement, size = scan.statement, _part_extent(scan, invariant)
     if size >= scan.axis.extent:
         yield evolve(statement, along=scan.axis)
         return
     kind = index.types[statement.target].dtype.accumulator
     parts = _Parts(evolve(scan, value=index.convert(scan.value, kind)), size, kind)
     of, before = (_add_tensor(parts, name, (Var("", parts.count),), index) for name in ("of", "before"))
-    yield from _totals(parts, of, before, index)
+    yield from _totals(parts, of, before, index, invariant)
     yield from map(canonicalise, _part_scan(parts, before, index))
 
 
-def _totals(parts: _Parts, of: str, before: str, index: DefUse) -> Iterator[Statement]:
+def _totals(parts: _Parts, of: str, before: str, index: DefUse, invariant: bool) -> Iterator[Statement]:
     """Yield the total of each part, and the running reduction of the totals."""
     scan, statement = parts.scan, parts.scan.statement
     place, other = (Var(name, parts.count) for name in parts.fresh("p", "q"))
@@ -100,7 +104,7 @@ def _totals(parts: _Parts, of: str, before: str, index: DefUse) -> Iterator[Stat
     body = Call("select", (counted, Read(of, scan.places(other)), parts.none))
     running = evolve(whole, target=before, body=body, reduce=(other,))
     again = match_scan(running) if parts.count > _MAX_LOCAL_PREFIXES else None
-    yield from (running,) if again is None else _cut(again, index)
+    yield from (running,) if again is None else _cut(again, index, invariant)
 
 
 def _part_scan(parts: _Parts, before: str, index: DefUse) -> Iterator[Statement]:
@@ -178,14 +182,16 @@ class _Parts:
         return Call("select", (InRange((inside,)), rebuild(moved, leaf), self.none))
 
 
-def _part_extent(scan: PrefixScan) -> int:
+def _part_extent(scan: PrefixScan, invariant: bool) -> int:
     """Return the elements of a part of a row, all of them where it stays whole."""
     extent = scan.axis.extent
     if _is_row(scan):
         return extent if extent <= MAX_LANE_ROW else _row_part(extent)
     rows = prod(a.extent for a in scan.statement.axes) // extent
-    if rows >= MIN_WALKED_ROWS or extent <= _PART_RANGE[0]:
+    if extent <= _PART_RANGE[0] or (rows >= MIN_WALKED_ROWS and not invariant):
         return extent
+    if invariant:
+        return _PART_RANGE[0]
     return max(MIN_LANE_ROW, -(-extent * rows // _WALKED_PARTS))
 
 

@@ -28,7 +28,7 @@ from .hazards import MAX_CONCURRENT_LAUNCHES
 from .placed_plan import SCRATCH, PlacedPlan, place_over_blocks
 
 #: Most parts of a sequence: each is a launch for the driver, some microseconds.
-MAX_PARTS = 6
+MAX_PARTS = 12
 #: Windows of launches; two launches in each may begin a part.
 MAX_WINDOWS = 48
 #: Least bytes, and part of the memory of a call, that a division saves.

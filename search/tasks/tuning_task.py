@@ -66,6 +66,7 @@ def _layouts(form: FusedGroup, storages: Mapping[str, Storage]) -> Iterator[str]
 def machine_of(target: Target) -> dict[str, str]:
     """Return the machine's facts that times depend on: device, clock, compiler."""
     facts = {"target": target.name, "dialect": target.dialect, "arch": target.arch, "clock": f"{target.clock:g}"}
+    facts |= {"policy": "batch-invariant"} if target.invariant else {}
     if target.dialect == "cuda":
         tools = toolchains()
         return facts | {"compiler": f"{tools[0].name} {tools[0].version}" if tools else "none"}

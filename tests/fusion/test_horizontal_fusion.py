@@ -225,7 +225,7 @@ def test_horizontal_fusion_keeps_results_of_branching_graphs(wide: int, deep: in
 @given(st.lists(st.frozensets(st.integers(0, 30), max_size=4), min_size=1, max_size=30), st.randoms())
 def test_launches_of_one_level_can_be_ordered(drawn: list[frozenset[int]], draw: Any) -> None:
     needs = [frozenset(n for n in waits if n < place) for place, waits in enumerate(drawn)]
-    groups: list[Any] = [type("Free", (), {"repeat": None})() for _ in needs]
+    groups: list[Any] = [type("Free", (), {"repeat": None, "inputs": waits})() for waits in needs]
     found = levels(needs, groups)
     by_level: dict[int | None, list[int]] = {}
     for place, level in enumerate(found):
@@ -350,7 +350,9 @@ def test_a_launch_has_few_different_kernels() -> None:
 
 def test_kernels_of_a_loop_are_launched_by_iteration() -> None:
     spread = np.zeros(3)
-    groups: list[Any] = [type("Group", (), {"repeat": "loop" if n else None})() for n in range(len(spread))]
+    groups: list[Any] = [
+        type("Group", (), {"repeat": "loop" if n else None, "inputs": "x"})() for n in range(len(spread))
+    ]
     assert levels([frozenset(), frozenset({0}), frozenset({0})], groups) == [0, None, None]
 
 

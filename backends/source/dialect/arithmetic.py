@@ -87,6 +87,7 @@ def _floats(dtype: DType, kind: str) -> Iterator[tuple[str, str, str]]:
     difference = f"const {kind} d = a == b ? 0 : fabs(a - b), e = {share};"
     yield "logaddexp", "ab", f"{difference} return cuts_max_{dtype}(a, b) + {grown};"
     found = _quotient(kind, "f" if dtype is DType.F32 else "", *_DIVISOR_SCALES[dtype])
+    yield "product", "ab", "return fma(a, b, -0.0f);"
     yield "near_quotient", "ab", f"{found} return q;"
     yield "approximate_quotient", "ab", "return a / b;"
     yield "quotient", "ab", f"{found} const {kind} c = fma(fma(-q, d, n), r, q); return fabs(c) > 0 ? c : q;"

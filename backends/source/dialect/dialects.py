@@ -84,6 +84,8 @@ _CUDA_HELPERS = (
     | {
         **clamped_conversions(_DEVICE, _CUDA_TYPES),
         **cuda_powers(_DEVICE),
+        "cuts_product_f32": f"{_DEVICE} float cuts_product_f32(float a, float b) {{ return __fmul_rn(a, b); }}",
+        "cuts_product_f64": f"{_DEVICE} double cuts_product_f64(double a, double b) {{ return __dmul_rn(a, b); }}",
         "cuts_max_f32": _cuda_extreme("max"),
         "cuts_min_f32": _cuda_extreme("min"),
         "cuts_inf": f"{_DEVICE} float cuts_inf() {{ return __int_as_float(0x7f800000); }}",

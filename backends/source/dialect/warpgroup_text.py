@@ -174,6 +174,10 @@ _ELEMENT_TEXTS = {
 }
 
 
+#: A sum of the emulation, to which terms are added one by one, as by that of instructions of a warp.
+_EMULATED_SUM = "(i / 2 ? l : u)[(n / 4 + i % 2) * p]"
+
+
 def warpgroup_emulations(qualifier: str, types: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the helpers of OpenCL C by name.
 
@@ -199,15 +203,14 @@ def warpgroup_emulations(qualifier: str, types: Mapping[str, str]) -> Iterator[t
         r, c = (index_text(substitute(x, at), {}) for x in (row.c.row, row.c.column))
         sides = zip(row.formats, "ab", "rc", strict=True)
         a, b = (_ELEMENT_TEXTS[f].format(m, place.format(x, m, size)) for f, m, x in sides)
-        for end, assigned in (("", "+="), (BEGINS, "=")):
+        for end, before in (("", _EMULATED_SUM), (BEGINS, "0")):
             yield (
                 f"cuts_{row.name}{end}",
                 f"{qualifier} void cuts_{row.name}{end}({parameters}) {{ "
                 f"const int t = tid % {WARPGROUP_THREAD.extent}; "
                 f"for (int n = 0; n < columns; n += {row.n}) for (int i = 0; i < {row.c.size}; ++i) {{ "
-                f"const int r = {r}, c = n + {c}; {kind} s = 0; "
-                f"for (int k = 0; k < {row.k}; ++k) s += {a} * {b}; "
-                f"(i / 2 ? l : u)[(n / 4 + i % 2) * p] {assigned} s; }} }}",
+                f"const int r = {r}, c = n + {c}; {kind} s = {before}; "
+                f"for (int k = 0; k < {row.k}; ++k) s += {a} * {b}; {_EMULATED_SUM} = s; }} }}",
             )
 
 
@@ -234,7 +237,7 @@ def held_rows_emulations(inline: str, types: Mapping[str, str], meet: str) -> It
             stores.append(f"m[({r}) * {row.k} + {k}] = {value};")
         place = f"cuts_matrix_place(c, k, bs, blead, bstride, bwidth, bdeep, {size})"
         b = _ELEMENT_TEXTS[row.formats[1]].format("b", place)
-        for end, assigned in (("", "+="), (BEGINS, "=")):
+        for end, before in (("", _EMULATED_SUM), (BEGINS, "0")):
             name, word = f"cuts_{row.name}{HELD_ROWS}{end}", "float" if whole else "uint"
             yield (
                 name,
@@ -242,9 +245,9 @@ def held_rows_emulations(inline: str, types: Mapping[str, str], meet: str) -> It
                 f"const {word}* a, const __local uchar* b, int bs, int blead, int bstride, int bwidth, int bdeep) "
                 f"{{ const int t = tid % {LANE.extent}; {' '.join(stores)} {meet} "
                 f"for (int n = 0; n < columns; n += {row.n}) for (int i = 0; i < {row.c.size}; ++i) {{ "
-                f"const int r = t / 4 + i / 2 * 8, c = n + t % 4 * 2 + i % 2; {kind} s = 0; "
+                f"const int r = t / 4 + i / 2 * 8, c = n + t % 4 * 2 + i % 2; {kind} s = {before}; "
                 f"for (int k = 0; k < {row.k}; ++k) s += m[r * {row.k} + k] * {b}; "
-                f"(i / 2 ? l : u)[(n / 4 + i % 2) * p] {assigned} s; }} {meet} }}",
+                f"{_EMULATED_SUM} = s; }} {meet} }}",
             )
 
 

@@ -28,7 +28,7 @@ class LaneCombination:
         """
         first, warp = nodes[0], self.names.dialect.warp
         shuffle = self.names.dialect.shuffle and self.names.kernel.threads % warp == 0 and first.dtype.size in (4, 8)
-        shuffle = shuffle and (self._inside(first) > 1 or first.threads <= MAX_READ_WARPS)
+        shuffle = shuffle and (self._inside(first) > 1 or first.threads <= MAX_READ_WARPS) and not first.tree
         for node in nodes:
             sums = [other for other in nodes if other.shifted == node.name]
             with self.out.loop(Var("e", prod(node.shape))), self._rescaling(node, "[e]", sums):

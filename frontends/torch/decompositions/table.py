@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from attrs import frozen
 from torch._decomp import get_decompositions
+from torch._prims_common import get_computation_dtype
 
 from .attention_layers import ATTENTION_LAYERS
 from .recurrent_layers import RECURRENT
@@ -58,9 +59,9 @@ def _decomposition_table(*registered: str) -> Mapping[Any, Any]:
 def training_decompositions(trained: bool = False) -> dict[Any, Any]:
     """Return the decompositions with those of training operations.
 
-    PyTorch's exporter keeps these whole. Where a graph is `trained`, a softmax is a maximum, a sum and elementwise
-    operations: the backward graph computes its elements again from the operand, which is often a half, and the two
-    numbers of each row.
+    PyTorch's exporter keeps these whole. Where a graph is `trained`, a softmax or a group norm is two numbers of each
+    row and elementwise operations: the backward graph computes its elements again from the operand, which is often a
+    half, and these numbers.
     """
     more: list[Any] = [
         aten._native_batch_norm_legit_functional,
@@ -69,7 +70,25 @@ def training_decompositions(trained: bool = False) -> dict[Any, Any]:
     ]
     more += [aten._native_batch_norm_legit.no_stats]
     more += [aten._softmax, aten._log_softmax] if trained else []
-    return {**decompositions(), **list_operations(), **get_decompositions(more)}
+    norms = {aten.native_group_norm.default: _group_norm} if trained else {}
+    return {**decompositions(), **list_operations(), **get_decompositions(more), **norms}
+
+
+def _group_norm(
+    x: Any, weight: Any, bias: Any, count: int, channels: int, _: int, groups: int, epsilon: float
+) -> tuple[Any, Any, Any]:
+    """Return a group norm, in the operand's memory format, and its statistics.
+
+    PyTorch's decomposition is `x * a + b`, which cancels digits where the mean is large.
+    """
+    rows = x.to(get_computation_dtype(x.dtype)).unflatten(1, (groups, channels // groups))
+    variance, mean = torch.var_mean(rows, list(range(2, rows.ndim)), correction=0, keepdim=True)
+    root = torch.rsqrt(variance + epsilon)
+    y = ((rows - mean) * root).flatten(1, 2)
+    own = (channels, *(1,) * (x.ndim - 2))
+    y = y if weight is None else y * weight.reshape(own)
+    y = y if bias is None else y + bias.reshape(own)
+    return tuple(each.to(x.dtype) for each in (y, *(part.reshape(count, groups) for part in (mean, root))))
 
 
 def is_decomposed(operation: Any, table: Mapping[Any, Any]) -> bool:

@@ -43,7 +43,6 @@ def partition_joint_graph(joint: Any, examples: Any, **options: Any) -> tuple[An
     keep_recurrences(joint.graph)
     slice_parts(joint.graph)
     read_saved_copies(joint.graph)
-    normalise_again(joint.graph)
     align_product_rows(joint.graph)
     with config.patch(ban_recompute_materialized_backward=False, recompute_views=True):
         forward, backward = min_cut_rematerialization_partition(joint, examples, **options)
@@ -107,40 +106,6 @@ def read_saved_copies(graph: torch.fx.Graph) -> None:
             view.meta = {**moved.meta, "val": copy.meta["val"].permute(order)}
             for node, user in readers:
                 user.replace_input_with(node, view)
-
-
-def normalise_again(graph: torch.fx.Graph) -> None:
-    """Write a group norm's result as elementwise operations on its saved statistics.
-
-        y, mean, rstd = group_norm(x, w, b)   ->   y = (x - mean) * rstd * w + b
-
-    The backward graph can compute it again then. Halves, whose statistics are rounded, and other memory formats stay.
-    """
-    for norm in graph.find_nodes(op="call_function", target=aten.native_group_norm.default):
-        parts = {user.args[1]: user for user in norm.users if user.target is operator.getitem}
-        x, weight, bias, count, channels, size, groups, _ = norm.args
-        is_wide = all(each.meta["val"].dtype in (torch.float32, torch.float64) for each in (x, *parts.values()))
-        is_plain = is_wide and x.meta["val"].is_contiguous()
-        if len(parts) < 3 or not is_plain or not all(isinstance(n, int) for n in (count, channels, size)):
-            continue
-        last = max(parts.values())
-        with graph.inserting_before(last.next), x.meta["val"].fake_mode:
-            found = _add(graph, aten.view.default, x, [count, groups, channels // groups * size])
-            for target, statistic in ((aten.sub.Tensor, parts[1]), (aten.mul.Tensor, parts[2])):
-                found = _add(graph, target, found, _add(graph, aten.unsqueeze.default, statistic, 2))
-            found = _add(graph, aten.view.default, found, [count, channels, size])
-            for target, parameter in ((aten.mul.Tensor, weight), (aten.add.Tensor, bias)):
-                if parameter is not None:
-                    found = _add(graph, target, found, _add(graph, aten.unsqueeze.default, parameter, 1))
-            found = _add(graph, aten.view.default, found, list(x.meta["val"].shape))
-        parts[0].replace_all_uses_with(found)
-
-
-def _add(graph: torch.fx.Graph, target: Any, *args: Any) -> torch.fx.Node:
-    """Return a new call with its value's shape and type."""
-    made = graph.call_function(target, args)
-    made.meta["val"] = target(*(each.meta["val"] if isinstance(each, torch.fx.Node) else each for each in args))
-    return made
 
 
 def align_product_rows(graph: torch.fx.Graph) -> None:

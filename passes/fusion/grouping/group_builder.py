@@ -12,7 +12,7 @@ from attrs import evolve
 
 from ....ir import FusedGroup, PassError, Statement, TensorType
 from ...statements import Unit
-from ..legality import Policy, chain_level, register_level, shared_level
+from ..legality import Policy, chain_level, register_level, shared_level, with_single_row
 from ..normal_forms import NormalForms
 from ..normalise import Illegal
 from ..views import Views
@@ -52,6 +52,7 @@ class GroupBuilder:
         self._shown = {u.name: tuple(t for t in u.reads if t in self._view_units) for u in programs.units}
         self._graph_outputs = set(programs.graph.outputs)
         self._constants = programs.graph.constants.keys()
+        self._known = self._independent_tensors() if policy.invariant else frozenset[str]()
         self._pattern_of: dict[str, int] = {}
         self._groups: dict[tuple[tuple[str, ...], ...], Group | Illegal] = {}
         self._turns: dict[str, GroupBuilder] = {}
@@ -143,6 +144,13 @@ class GroupBuilder:
             self._losing[unit] = pieces or own or shown
         return self._losing[unit]
 
+    def _independent_tensors(self) -> frozenset[str]:
+        """Return the tensors that depend on no input."""
+        moving = set(self.views.programs.graph.inputs)
+        for unit in self.views.programs.units:
+            moving.update(() if moving.isdisjoint(unit.reads) else unit.writes)
+        return frozenset(self.types.keys() - moving)
+
     def _reading(self, first: Group, second: Group) -> int:
         """Return the first segment of a group that reads results of another group; the first one where none does."""
         if len(second.parts) == 1:
@@ -210,6 +218,7 @@ class GroupBuilder:
             tuple(numbers[t] for unit in every for t in unit.tensors),
             tuple(tuple(map(numbers.__getitem__, tensors)) for tensors in live),
             tuple(map(numbers.__getitem__, kept)),
+            tuple(number for tensor, number in numbers.items() if self.sources(tensor) in self._known),
             policy is None,
             self.policy,
         )
@@ -258,10 +267,13 @@ class GroupBuilder:
         tables = {names[t]: self.tables[t] for t in numbers if t in self.tables}
         halves = [[s for u in units for s in self._statements(u, names)] for units in members]
         kept = [[names[t] for t in each] for each in live]
+        known = {names[t] for t in numbers if self.sources(t) in self._known}
         if not any(kept):
             return Illegal("nothing that it computes is used")
         if len(halves) == 1:
-            form = register_level(halves[0], tensors, kept[0], tables, policy)
+            form = register_level(halves[0], tensors, kept[0], tables, policy, known)
+            if policy is None and self.policy.invariant and not isinstance(form, Illegal):
+                form = with_single_row(form, known)
         elif len(halves) == 2:
             form = shared_level(halves[0], halves[1], tensors, (kept[0], kept[1]), tables, policy or self.policy)
             form = form if isinstance(form, Illegal) else apply_by_writer(form)

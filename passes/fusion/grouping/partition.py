@@ -42,7 +42,10 @@ def partition(partitioner: Partitioner, mode: Mode) -> list[Group]:
     if mode == "fusion":
         groups = fuse_all(partitioner, groups)
     elif mode == "mixed":
-        groups = _fastest(partitioner, groups)
+        invariant = partitioner.builder.policy.invariant
+        groups = (
+            _with_chains(partitioner, fuse_all(partitioner, groups)) if invariant else _fastest(partitioner, groups)
+        )
     return [g for vertex in partitioner.schedule(groups) for g in _in_place(partitioner, vertex, mode)]
 
 
@@ -288,6 +291,21 @@ def fuse_all(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
                     groups[merged] = None
                     owner.join(merged, partitioner.sources)
                     changed = True
+    return list(groups)
+
+
+def _with_chains(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
+    """Return the groups after every legal convex merge that has a kernel, in graph order: no time decides about it."""
+    groups, changed = dict.fromkeys(initial), True
+    while changed:
+        changed, owner = False, partitioner.owners(groups)
+        for members in _merge_candidates(partitioner, groups, owner):
+            merged = merge_candidate(partitioner.builder, members)
+            legal = isinstance(merged, Group) and _convex(partitioner, members, owner)
+            if isinstance(merged, Group) and legal and partitioner.cost(merged) != inf:
+                groups = {g: None for g in groups if g not in members} | {merged: None}
+                changed = True
+                break
     return list(groups)
 
 
