@@ -32,10 +32,7 @@ RATE, MOMENTUM = 1e-3, 0.9
 
 @frozen
 class CompiledStep:
-    """Step of a way, called by `run`.
-
-    `losses` are those of the first steps, `own_bytes` those of its parameters and states.
-    """
+    """Step of a way, its first losses, and bytes of its state."""
 
     run: Callable[[], Any]
     losses: list[float]
@@ -45,10 +42,7 @@ class CompiledStep:
 
 
 def prepare(torch: Any, case: TrainingCase, way: str, precision: str, budget: float | None = None) -> CompiledStep:
-    """Compile a copy of a case's module and run its first steps.
-
-    A budget is that of our search.
-    """
+    """Compile a copy of a module and run its first steps."""
     torch._dynamo.reset()
     set_precision(torch, precision)
     gc.collect()
