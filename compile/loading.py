@@ -26,6 +26,7 @@ from ..ir import (
 )
 from ..ops import Registry
 from ..ops.language import Instances, provide_parser_cache
+from ..ops.symbolic import ComputedSizes
 from ..search import reduced_garbage_collection
 from ..store import EntryStore, Key, digest
 
@@ -180,7 +181,13 @@ def is_torch_model(model: ModelLike) -> bool:
 
 
 @reduced_garbage_collection()  # the graph stays alive, so collections would only traverse it again
-def load_model(model: ModelLike, spec: Spec, shapes: Shapes | None = None, args: Sequence[Any] = ()) -> Graph:
+def load_model(
+    model: ModelLike,
+    spec: Spec,
+    shapes: Shapes | None = None,
+    args: Sequence[Any] = (),
+    computed: ComputedSizes | None = None,
+) -> Graph:
     """Return the graph of a model in any supported format.
 
     The model is a graph, an ONNX model in memory (`ModelProto`, or the bytes of a file), an exported program of
@@ -199,10 +206,10 @@ def load_model(model: ModelLike, spec: Spec, shapes: Shapes | None = None, args:
         _check_operations(model, spec)
         return _with_shapes(verify_graph(model, infer), spec, shapes or {})
     if not isinstance(model, (str, os.PathLike)):
-        return _load_onnx(_check_model(model), spec, shapes or {})
+        return _load_onnx(_check_model(model), spec, shapes or {}, computed)
     path = os.fspath(model)
     if path.lower().endswith(".onnx"):
-        return _load_onnx(path, spec, shapes or {})
+        return _load_onnx(path, spec, shapes or {}, computed)
     if path.lower().endswith(".pt2"):
         return _load_torch(path, spec, shapes or {})
     from ..frontends import graph_from_json, load_graph
@@ -246,13 +253,14 @@ def _check_model(model: object) -> Any:
     )
 
 
-def _load_onnx(model: Any, spec: Spec, shapes: Shapes) -> Graph:
+def _load_onnx(model: Any, spec: Spec, shapes: Shapes, computed: ComputedSizes | None = None) -> Graph:
     try:
         from ..frontends.onnx import load_onnx
     except ImportError as error:
         name = model if isinstance(model, str) else "an ONNX model"
         raise BackendError(f"reading {name} needs the package onnx: {error}", hint=install_command("onnx")) from error
-    return load_onnx(model, {name: tuple(shape) for name, shape in shapes.items()}, spec.instances.infer, spec.own)
+    fixed = {name: tuple(shape) for name, shape in shapes.items()}
+    return load_onnx(model, fixed, spec.instances.infer, spec.own, computed)
 
 
 def _load_torch(

@@ -166,6 +166,7 @@ if TYPE_CHECKING:
         IndexFault,
         Interface,
         Node,
+        RowProducer,
         SizeSamples,
         StateTensor,
         SymbolicExtent,

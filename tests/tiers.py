@@ -11,9 +11,11 @@ machine. A function that the table does not have runs whole.
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from datetime import date
 from math import ceil
 from pathlib import Path
 
@@ -49,6 +51,15 @@ TIERS = {"default": DEFAULT_TIER, "complete": COMPLETE_TIER, "all": None}
 
 #: CPU seconds of all cases below which a function is not listed.
 MIN_LISTED_SECONDS = 0.5
+
+
+def part_of_the_day(part: int, parts: int) -> int:
+    """Return the part of a large sample that a case takes.
+
+    A tier runs few cases of a function, so they take other parts each day. `CUTS_SAMPLE` has the day, as Python's
+    ordinal, to repeat its parts.
+    """
+    return (part + int(os.environ.get("CUTS_SAMPLE") or date.today().toordinal())) % parts
 
 
 def function_name(nodeid: str) -> str:

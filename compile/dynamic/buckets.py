@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from attrs import define, evolve, field
 
-from ...ir import Array, Dim, Graph, GraphError, UsageError, quote, size_samples
+from ...ir import Array, Dim, Graph, UsageError, quote
 from ...latency import buckets as fewest_buckets
-from ...ops.symbolic import BoundedGraph, bounded_graph
 from ..loading import Spec
 from ..plan import CompiledPlan
 from .dynamic_plan import BucketPlan
@@ -39,23 +38,11 @@ class BucketBuilder:
         """Return the bucket of all sizes up to the greatest ones, `sizes`."""
         key = tuple(sizes[dim.name] for dim in self.family.dims)
         if key not in self.made:
-            found = self._graph(sizes)
+            found = self.family.bounded_graph_at(sizes, self.spec.instances)
             scalars = {dim: source.tensor for dim, source in found.sizes.items()}
             plan = self.compile(found.graph)
-            self.made[key] = BucketPlan(dict(sizes), scalars, found.layouts, found.fixed, plan)
+            self.made[key] = BucketPlan(dict(sizes), scalars, found.layouts, found.fixed, found.counts, plan)
         return self.made[key]
-
-    def _graph(self, sizes: Mapping[str, int]) -> BoundedGraph:
-        dims = tuple(Dim(dim.name, dim.low, sizes[dim.name]) for dim in self.family.dims)
-        samples = size_samples(dims, {dim.name: dim.low for dim in dims})
-        first = self.family.at(samples.capacity)
-        if first.interface.state:
-            raise GraphError(
-                f"graph {quote(first.name)} keeps state ({quote(next(iter(first.interface.state)))}), whose shape "
-                "cannot be one of several buckets",
-                hint="fix the sizes with --shape (shapes= of cuts.build)",
-            )
-        return bounded_graph([self.family.at(each) for each in samples.samples], samples, self.spec.instances)
 
 
 def choose_buckets(

@@ -38,13 +38,15 @@ class BucketPlan:
     """Plan for all sizes up to the greatest ones, `sizes`.
 
     `scalars` has the input of each dim that a kernel reads, which holds the size minus the least one; `layouts` the
-    places of the elements of inputs and outputs, `fixed` the results that are sizes.
+    places of the elements of inputs and outputs, `fixed` the results that are sizes, `counts` the output with the size
+    of each computed dim.
     """
 
     sizes: Sizes
     scalars: Mapping[str, str]
     layouts: Mapping[str, tuple[DimLayout, ...]]
     fixed: Mapping[str, SymbolicExtent]
+    counts: Mapping[str, str]
     plan: CompiledPlan
     memory: dict[str, Array] = field(factory=dict, repr=False)
     running: Any = field(factory=Lock, repr=False)
@@ -67,7 +69,10 @@ class BucketPlan:
     def results(self, found: Mapping[str, Any], sizes: Sizes) -> dict[str, Any]:
         """Return the present elements of outputs, and results that are sizes."""
         made: dict[str, Any] = {}
+        sizes = {**sizes, **{dim: int(found[name]) for dim, name in self.counts.items()}}
         for name, value in found.items():
+            if name in self.counts.values():
+                continue
             if name in self.fixed:
                 made[name] = self.fixed[name].at(sizes)
             elif name in self.layouts and isinstance(value, np.ndarray):
@@ -127,7 +132,8 @@ class DynamicPlan(PortablePlan):
     @property
     def outputs(self) -> Mapping[str, TensorType]:
         """The types of the outputs at the greatest sizes."""
-        return self._largest.plan.outputs
+        counts = self._largest.counts.values()
+        return {name: type_ for name, type_ in self._largest.plan.outputs.items() if name not in counts}
 
     @property
     def parts(self) -> tuple[CompiledPlan, ...]:
@@ -282,7 +288,9 @@ class DynamicPlan(PortablePlan):
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the plan's folder atomically."""
-        buckets = tuple(PlannedBucket(b.sizes, b.scalars, b.layouts, b.fixed, b.plan.plan) for b in self.buckets)
+        buckets = tuple(
+            PlannedBucket(b.sizes, b.scalars, b.layouts, b.fixed, b.counts, b.plan.plan) for b in self.buckets
+        )
         save_dynamic(DynamicRecord(self.name, self.target, self.dims, buckets), folder)
 
     def reopen(self) -> Callable[[Path], DynamicPlan]:
@@ -292,5 +300,7 @@ class DynamicPlan(PortablePlan):
 def open_dynamic(folder: str | os.PathLike[str]) -> DynamicPlan:
     """Open the folder of a plan for a range of sizes."""
     record = load_stages(folder, DynamicRecord)
-    buckets = [BucketPlan(b.sizes, b.scalars, b.layouts, b.fixed, CompiledPlan(b.plan)) for b in record.buckets]
+    buckets = [
+        BucketPlan(b.sizes, b.scalars, b.layouts, b.fixed, b.counts, CompiledPlan(b.plan)) for b in record.buckets
+    ]
     return DynamicPlan(record.name, record.target, record.dims, buckets)

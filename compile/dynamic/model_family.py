@@ -2,42 +2,110 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from attrs import evolve, field, frozen
 
-from ...ir import Dim, Graph, SymbolicExtent, SymbolicShapeError, UsageError, quote
+from ...ir import (
+    CutsError,
+    Dim,
+    Graph,
+    GraphError,
+    SymbolicExtent,
+    SymbolicShapeError,
+    UsageError,
+    VocabularyError,
+    quote,
+    size_samples,
+)  # fmt: skip
+from ...ops.language import Instances
+from ...ops.symbolic import BoundedGraph, ComputedSizes, bounded_graph
 from ..loading import ModelLike, Spec, is_torch_model, load_model
 from .shapes import Extents, ShapeRequest
+
+_LOG = logging.getLogger("cuts.frontends")
 
 
 @frozen(eq=False)
 class ModelFamily:
-    """Graphs of a model by the sizes of its dims, imported once."""
+    """Graphs of a model by the sizes of its dims, imported once.
+
+    Where it `computes` sizes, results may have numbers of rows that depend on values.
+    """
 
     dims: tuple[Dim, ...]
-    make: Callable[[Mapping[str, int]], Graph]
-    known: dict[tuple[int, ...], Graph] = field(factory=dict)
+    make: Callable[[Mapping[str, int], ComputedSizes | None], Graph]
+    computes: bool = False
+    known: dict[tuple[tuple[str, int], ...], Graph] = field(factory=dict)
 
-    def at(self, sizes: Mapping[str, int]) -> Graph:
-        """Return the graph at sizes of the dims."""
-        key = tuple(sizes[dim.name] for dim in self.dims)
+    def at(self, sizes: Mapping[str, int], bounds: Mapping[str, int] | None = None) -> Graph:
+        """Return the graph at sizes of the dims.
+
+        `bounds` has the most rows of computed dims among them.
+        """
+        key = (*sizes.items(), *(bounds or {}).items())
         if key not in self.known:
-            self.known[key] = self.make(sizes)
+            rows = {name: sizes[name] for name in bounds or {}}
+            computed = ComputedSizes(rows, bounds or {}, bool(self.dims)) if self.computes else None
+            self.known[key] = self.make(sizes, computed)
         return self.known[key]
+
+    @property
+    def greatest(self) -> dict[str, int]:
+        """The greatest sizes."""
+        return {dim.name: dim.high for dim in self.dims}
+
+    def bounded_graph_at(self, sizes: Mapping[str, int], instances: Instances) -> BoundedGraph:
+        """Return the graph for all sizes up to the greatest ones, `sizes`.
+
+        Raises `GraphError` for one with state.
+        """
+        dims = tuple(Dim(dim.name, dim.low, sizes[dim.name]) for dim in self.dims)
+        least = {dim.name: dim.low for dim in dims}
+        samples = size_samples(dims, least)
+        longest = {dim.name: max(each[dim.name] for each in samples.samples) for dim in dims}
+        first = self.at(longest if self.computes else samples.capacity)
+        rows = {producer.dim: producer.bound for producer in first.interface.producers}
+        if rows:
+            both = (*dims, *(Dim(name, 0, bound) for name, bound in rows.items()))
+            samples = size_samples(both, {**least, **dict.fromkeys(rows, 0)})
+        if first.interface.state:
+            raise GraphError(
+                f"graph {quote(first.name)} keeps state ({quote(next(iter(first.interface.state)))}), whose shape "
+                "cannot be one of several buckets",
+                hint="fix the sizes with --shape (shapes= of cuts.build)",
+            )
+        return bounded_graph([self.at(each, rows) for each in samples.samples], samples, instances)
 
 
 def load_at_sizes(model: ModelLike, spec: Spec, request: ShapeRequest, args: Sequence[Any] = ()) -> Graph | ModelFamily:
     """Return a model's graph, or its family where sizes vary."""
-    if request.is_static:
-        try:
-            return load_model(model, spec, request.fixed, args)
-        except SymbolicShapeError:  # an exported program with dims of its own
-            pass
-    family = model_family(model, spec, request, args)
-    return family if family.dims else family.at({})
+    try:
+        if request.is_static:
+            with suppress(SymbolicShapeError):  # an exported program with dims of its own
+                return load_model(model, spec, request.fixed, args)
+        family = model_family(model, spec, request, args)
+        graph = family.at(family.greatest)
+    except VocabularyError as error:
+        return _computing_family(model, spec, request, args, error)
+    return family if family.dims else graph
+
+
+def _computing_family(
+    model: ModelLike, spec: Spec, request: ShapeRequest, args: Sequence[Any], cause: VocabularyError
+) -> ModelFamily:
+    """Return the family of a model with computed sizes; raises the `cause` where it has none that can be followed."""
+    try:
+        family = evolve(model_family(model, spec, request, args), computes=True)
+        if family.bounded_graph_at(family.greatest, spec.instances).counts:
+            return family
+    except CutsError as error:
+        _LOG.info("cuts: sizes that a model computes are not followed: %s", error)
+    raise cause
 
 
 def model_family(model: ModelLike, spec: Spec, request: ShapeRequest, args: Sequence[Any]) -> ModelFamily:
@@ -53,8 +121,8 @@ def model_family(model: ModelLike, spec: Spec, request: ShapeRequest, args: Sequ
     inputs = {**_declared_shapes(model, request), **request.inputs}
     _check_used(request, inputs)
 
-    def make(sizes: Mapping[str, int]) -> Graph:
-        return load_model(model, spec, _shapes_at(inputs, sizes), args)
+    def make(sizes: Mapping[str, int], computed: ComputedSizes | None) -> Graph:
+        return load_model(model, spec, _shapes_at(inputs, sizes), args, computed)
 
     return ModelFamily(tuple(request.dims.values()), make)
 
@@ -118,7 +186,9 @@ def _torch_family(model: ModelLike, spec: Spec, request: ShapeRequest, args: Seq
             hint=f"give a range: dims={{{open_ended[0]!r}: (1, 64)}}, or --dim {open_ended[0]}=1..64",
         )
     sized = evolve(found, inputs=inputs)
-    return ModelFamily(tuple(dims.values()), lambda sizes: sized.graph_at(sizes, spec.instances.infer))
+    return ModelFamily(
+        tuple(dims.values()), lambda sizes, computed: sized.graph_at(sizes, spec.instances.infer, computed)
+    )
 
 
 def _has(shape: Extents, dim: str) -> bool:

@@ -54,13 +54,13 @@ def read_range(name: str, value: object) -> Dim:
     Raises `UsageError` for anything else.
     """
     if isinstance(value, Dim):
-        return Dim(name, value.low, value.high)
+        return Dim(name, value.low, value.high).check()
     match = _RANGE.fullmatch(value) if isinstance(value, str) else None
     if match and not match["name"]:
-        return Dim(name, int(match["low"]), int(match["high"]))
+        return Dim(name, int(match["low"]), int(match["high"])).check()
     pair = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else ()
     if len(pair) == 2 and all(isinstance(size, Integral) for size in pair):
-        return Dim(name, int(pair[0]), int(pair[1]))
+        return Dim(name, int(pair[0]), int(pair[1])).check()
     raise UsageError(
         f"dim {quote(name)}: expected its least and greatest size, found {value!r}", hint='give (1, 64), or "1..64"'
     )
@@ -89,7 +89,7 @@ def _extent(name: str, axis: int, entry: object, shape: object, known: dict[str,
     dim = entry if isinstance(entry, Dim) else None
     match = _RANGE.fullmatch(entry) if isinstance(entry, str) else None
     if match:
-        dim = Dim(match["name"] or f"{name}.{axis}", int(match["low"]), int(match["high"]))
+        dim = Dim(match["name"] or f"{name}.{axis}", int(match["low"]), int(match["high"])).check()
     if dim is not None:
         if known.setdefault(dim.name, dim) != dim:
             raise UsageError(f"dim {quote(dim.name)} has two ranges: {known[dim.name]} and {dim}")

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from attrs import define, field
 
-from ...ir import Array, Attribute, DType, GraphError, TensorType
+from ...ir import Array, Attribute, DType, GraphError, Infer, Node, TensorType
+from ...ops.symbolic import ComputedSizes
 from .protos import Opaque
 
 _NO_DEFAULT = object()
@@ -26,6 +27,13 @@ class GraphBuilder(Protocol):
     """Importer interface for conversions: types, constants, new nodes."""
 
     opset: int
+    computed: ComputedSizes | None
+    types: dict[str, TensorType]
+    nodes: list[Node]
+    infer: Infer
+
+    def fresh(self, hint: str) -> str:
+        """Return a new value name."""
 
     def type_of(self, value: str) -> TensorType:
         """Return the type of a value."""

@@ -27,6 +27,7 @@ from ...ir import (
     fresh_name,
     quote,
 )
+from ...ops.symbolic import ComputedSizes
 from .call import Convert, MoreResults, NodeCall
 from .fold import INEXACT, NoKernel, can_fold, fold, fold_by_declaration
 from .protos import (
@@ -88,6 +89,7 @@ class Importer:
     sequences: dict[str, tuple[str, ...]] = field(factory=dict)
     outermost: str = ""
     refused: dict[str, None] = field(factory=dict)
+    computed: ComputedSizes | None = None
 
     # ---- interface for conversions
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import onnx
+from attrs import evolve
 
 from ...ir import (
     Array,
@@ -17,6 +18,7 @@ from ...ir import (
     Graph,
     GraphError,
     Infer,
+    Interface,
     VocabularyError,
     live_graph,
     quote,
@@ -24,8 +26,9 @@ from ...ir import (
     verify_graph,
 )
 from ...ops.language import Registry
+from ...ops.symbolic import ComputedSizes
 from .importer import Importer, all_names
-from .operators import TABLE
+from .operators import SELECTIONS, TABLE
 from .protos import OnnxModel, Opaque, initialisers, input_types, read_model, unsupported_hint
 from .subgraphs import STRUCTURES
 
@@ -35,15 +38,17 @@ def load_onnx(
     shapes: Mapping[str, Sequence[int]] | None = None,
     infer: Infer | None = None,
     declared: Collection[str] = (),
+    computed: ComputedSizes | None = None,
 ) -> Graph:
     """Return the graph of an ONNX model.
 
     `shapes` fixes dynamic input shapes. All unsupported operations are reported at once. A node whose operation has a
-    name in `declared` becomes the operation of that name: operands by position, attributes by name.
+    name in `declared` becomes the operation of that name: operands by position, attributes by name. With `computed`,
+    results may have numbers of rows that depend on values: the graph is the one at a sample of them.
     """
     model = read_model(source if isinstance(source, (bytes, onnx.ModelProto)) else Path(source))
     derive = infer or Registry.builtin().instances.infer
-    return _graph(_import_model(model, shapes or {}, {}, derive, declared), model, derive)
+    return _graph(_import_model(model, shapes or {}, {}, derive, declared, computed), model, derive)
 
 
 def load_onnx_for(
@@ -77,14 +82,17 @@ def _import_model(
     known: Mapping[str, Array],
     infer: Infer,
     declared: Collection[str],
+    computed: ComputedSizes | None = None,
 ) -> Importer:
     """Import a model's nodes; `known` gives values of inputs."""
     weights = initialisers(model)
     inputs = input_types(model, {**weights, **known}, shapes)
     outputs = frozenset(value.name for value in model.graph.output)
+    table = TABLE if computed is None else {**TABLE, **SELECTIONS}
     importer = Importer(
-        TABLE, STRUCTURES, infer, model.opset, model.folder, outputs, reserved=all_names(model.graph), declared=declared
+        table, STRUCTURES, infer, model.opset, model.folder, outputs, reserved=all_names(model.graph), declared=declared
     )
+    importer.computed = computed
     importer.define_constants({name: array for name, array in weights.items() if name not in known})
     importer.define_given(known)
     for name, type_ in inputs.items():
@@ -108,8 +116,11 @@ def _graph(importer: Importer, model: OnnxModel, infer: Infer) -> Graph:
         )
     missing = [name for name in outputs if name not in importer.types]
     raise_all([GraphError(f"{model.name}: output {quote(name)} is a value that nothing defines") for name in missing])
-    whole = Graph(model.graph.name, importer.inputs, outputs, importer.types, tuple(importer.nodes), importer.constants)
-    return verify_graph(live_graph(whole), infer)
+    computed = importer.computed or ComputedSizes()
+    inputs, results = computed.ends(importer.inputs, outputs)
+    whole = Graph(model.graph.name, inputs, results, importer.types, tuple(importer.nodes), importer.constants)
+    interface = Interface(producers=tuple(computed.producers))
+    return verify_graph(live_graph(evolve(whole, interface=interface)), infer)
 
 
 def _faults(importer: Importer, model: OnnxModel) -> list[CutsError]:

@@ -11,6 +11,8 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 #: Entry of the metadata of a graph's output node: the numbers of the inputs that its last results update.
 UPDATED_INPUTS = "cuts_updated_inputs"
+#: Entry of the metadata of a call that computes a size, which shapes may need without it.
+COMPUTES_SIZE = "cuts_computes_size"
 
 
 def map_nodes(argument: Any, known: Mapping[torch.fx.Node, Any]) -> Any:

@@ -81,7 +81,8 @@ def captured_graph(
     read = {value for node in whole.nodes for value in node.operands}
     given = tuple(place if place in read else None for place in places)
     seeds = tuple(value for value in ctx.seeds if value in read)
-    inputs = (*(place for place in given if place is not None), *seeds)
+    computed = (name for producer in whole.interface.producers for name in producer.node.outputs)
+    inputs = (*(place for place in given if place is not None), *seeds, *computed)
     types = {value: type_ for value, type_ in whole.types.items() if value in inputs or value not in whole.inputs}
     registry = ctx.gradients.registry
     graph = verify_graph(evolve(whole, inputs=inputs, types=types), registry.instances.infer)

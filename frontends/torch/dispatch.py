@@ -12,7 +12,7 @@ from ...ir import CutsError, GraphError, Node, TensorType, VocabularyError, quot
 from ...ops import RolledLoop, SequenceAxis, declare_loop, loop_body
 from ...ops.language import Registry
 from . import operator_registry as registered
-from .calls import constant_result, tensor_of
+from .calls import COMPUTES_SIZE, constant_result, tensor_of
 from .import_context import DTYPES, Convert, ImportContext, Value, array_of
 from .operators import ELEMENTWISE, OF_COMPLEX, TABLE, complex_pairs, masks
 
@@ -74,6 +74,8 @@ def live_nodes(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     """Return the nodes that results depend on, without assertions."""
     needed: set[torch.fx.Node] = set()
     for node in reversed(graph.nodes):
+        if node.meta.get(COMPUTES_SIZE):
+            needed.add(node)
         if node.op == "output" or node in needed:
             needed.update(node.all_input_nodes)
     return [node for node in graph.nodes if node in needed]

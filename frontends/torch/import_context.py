@@ -18,6 +18,7 @@ from ...ir import (
     Graph,
     GraphError,
     Infer,
+    Interface,
     Node,
     SymbolicShapeError,
     TensorType,
@@ -28,6 +29,7 @@ from ...ir import (
 )
 from ...ops import Registry
 from ...ops.gradient import Gradients
+from ...ops.symbolic import ComputedSizes
 from .scalars import Number, convert_checked, convert_wrapping
 
 DTYPES = {
@@ -67,7 +69,8 @@ def dtype_of(kind: torch.dtype) -> DType:
 def array_of(tensor: torch.Tensor) -> Array:
     """Return a tensor's elements on the host."""
     kind = dtype_of(tensor.dtype)
-    plain = tensor.detach().cpu().contiguous().resolve_conj().resolve_neg()
+    held = tensor.clone() if tensor._is_zerotensor() else tensor
+    plain = held.detach().cpu().contiguous().resolve_conj().resolve_neg()
     array = plain.view(BITS[plain.dtype]).numpy().view(kind.numpy) if plain.dtype in BITS else plain.numpy()
     return np.ascontiguousarray(array).reshape(tuple(tensor.shape))
 
@@ -99,6 +102,7 @@ class ImportContext:
     seeds: list[str] = field(factory=list)
     orders: dict[str, tuple[int, ...]] = field(factory=dict)
     gradients: Gradients = field(factory=lambda: Gradients(Registry.builtin()))
+    computed: ComputedSizes | None = None
 
     def fail(self, message: str) -> NoReturn:
         """Raise a `GraphError` about the node at hand."""
@@ -340,9 +344,10 @@ def extract_graph(ctx: ImportContext, name: str, inputs: Sequence[str], outputs:
     unique: list[str] = []
     for value in outputs:
         unique.append(ctx.emit("identity", value) if value in unique else value)
-    nodes = tuple(map(_plain, ctx.nodes))
-    whole = Graph(name, tuple(inputs), tuple(map(str, unique)), ctx.types, nodes, ctx.constants)
-    graph = live_graph(whole)
+    computed = ctx.computed or ComputedSizes()
+    given, results = computed.ends(inputs, map(str, unique))
+    whole = Graph(name, given, results, ctx.types, tuple(map(_plain, ctx.nodes)), ctx.constants)
+    graph = live_graph(evolve(whole, interface=Interface(producers=tuple(computed.producers))))
     return evolve(graph, types={str(value): type_ for value, type_ in graph.types.items()})
 
 

@@ -10,6 +10,7 @@ from .graph import (
     Graph,
     Interface,
     Node,
+    RowProducer,
     StateTensor,
     fresh_name,
     live_graph,

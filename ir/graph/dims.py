@@ -14,7 +14,7 @@ from ..errors import UsageError, quote
 class Dim:
     """Named size from `low` to `high`, both included.
 
-    Raises `UsageError` for an empty range, and for one that begins below 1.
+    Computed sizes begin at 0. Raises `UsageError` for an empty range.
     """
 
     name: str
@@ -22,11 +22,19 @@ class Dim:
     high: int
 
     def __attrs_post_init__(self) -> None:
-        if not 1 <= self.low <= self.high:
+        self.check(0)
+
+    def check(self, least: int = 1) -> Dim:
+        """Return the dim.
+
+        Raises `UsageError` where its range is empty or begins below `least`.
+        """
+        if not least <= self.low <= self.high:
             raise UsageError(
                 f"dim {quote(self.name)}: expected a range of sizes from 1, found {self.low}..{self.high}",
                 hint="give the least and the greatest size, as in 1..64",
             )
+        return self
 
     def __str__(self) -> str:
         return f"{self.name} in {self.low}..{self.high}"

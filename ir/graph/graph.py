@@ -90,8 +90,21 @@ class FixedResult:
 
 
 @frozen
+class RowProducer:
+    """Node outside of a graph, with a computed number of rows.
+
+    Its results have at most `bound` rows and are inputs of the graph; its operands and the `count` of rows are outputs.
+    """
+
+    dim: str
+    bound: int
+    node: Node
+    count: str
+
+
+@frozen
 class Interface:
-    """State, fixed results and updated inputs of a graph.
+    """State, fixed results, updated inputs and producers of a graph.
 
     A caller sees no input or output of state. State is an input whose initial value is an output of the run before,
     such as a buffer that a program writes. `updates` maps inputs to the outputs that may overwrite their memory.
@@ -100,6 +113,7 @@ class Interface:
     state: Mapping[str, StateTensor] = field(factory=dict)
     fixed: Mapping[str, FixedResult] = field(factory=dict)
     updates: Mapping[str, str] = field(factory=dict)
+    producers: tuple[RowProducer, ...] = ()
 
     @property
     def replaced(self) -> Mapping[str, str]:

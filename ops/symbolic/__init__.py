@@ -2,4 +2,5 @@
 
 from .bounded_graph import BoundedGraph, bounded_graph
 from .bounded_program import bounded_program
+from .computed_sizes import ComputedSizes
 from .unify import SizeDependence, SizeInput

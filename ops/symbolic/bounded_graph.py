@@ -38,6 +38,7 @@ from ...ir import (
 from ..gradient import declare
 from ..language import Instances
 from .bounded_program import Layouts, bounded_program
+from .computed_sizes import common_producers, take_in
 from .extrapolation import extrapolated_graph, graph_form
 from .unify import SizeDependence, SizeInput, Unifier
 
@@ -47,13 +48,14 @@ class BoundedGraph:
     """Graph whose tensors have room for the greatest sizes.
 
     `layouts` has the places of the elements of inputs and outputs; `sizes` the scalar input of each dim that the graph
-    reads; `fixed` the results of the interface that are sizes.
+    reads; `fixed` the results of the interface that are sizes; `counts` the output with the size of each computed dim.
     """
 
     graph: Graph
     layouts: Mapping[str, Layouts]
     sizes: Mapping[str, SizeInput]
     fixed: Mapping[str, SymbolicExtent] = field(factory=dict)
+    counts: Mapping[str, str] = field(factory=dict)
 
 
 def bounded_graph(graphs: Sequence[Graph], samples: SizeSamples, instances: Instances) -> BoundedGraph:
@@ -101,12 +103,13 @@ class _Bounding:
             except SizeDependence as error:
                 raise self._error(first.nodes[number], error) from error
         sizes = {dim: source for dim, source in self.inputs.items() if source.tensor in self.used}
-        extra = tuple(source.tensor for source in sizes.values())
-        graph = evolve(
-            first, inputs=(*first.inputs, *extra), nodes=tuple(self.nodes), types=self.types, constants=constants
-        )
-        ends = (*first.inputs, *first.outputs)
-        return BoundedGraph(live_graph(graph), {name: self.layouts[name] for name in ends}, sizes, self._size_results())
+        scalars = {dim: source.tensor for dim, source in sizes.items()}
+        inputs = (*first.inputs, *scalars.values())
+        graph = evolve(first, inputs=inputs, nodes=tuple(self.nodes), types=self.types, constants=constants)
+        whole, counts = take_in(live_graph(graph), common_producers(self.graphs), scalars, self.instances.infer)
+        layouts = {name: self.layouts[name] for name in (*whole.inputs, *whole.outputs) if name in self.layouts}
+        sizes = {dim: source for dim, source in sizes.items() if dim not in counts}
+        return BoundedGraph(whole, layouts, sizes, self._size_results(), counts)
 
     def _size_results(self) -> dict[str, SymbolicExtent]:
         """Return the fixed results that are sizes."""

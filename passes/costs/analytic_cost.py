@@ -227,12 +227,15 @@ def _seconds(batch: Batch, space: Space) -> np.ndarray[Any, Any]:
 
 
 def iteration_spaces(group: FusedGroup) -> tuple[Any, ...]:
-    """Return each segment's iteration space: axes, loops, and the rows of outputs and of elements read again."""
+    """Return each segment's iteration space: axes, loops, and rows of outputs."""
     return tuple(map(_iteration_space, group.segments))
 
 
 def _iteration_space(segment: Segment) -> tuple[Hashable, Hashable, Hashable]:
-    """Return a segment's axes, those of operands and outputs, and how many elements of rows are read again."""
+    """Return a segment's axes, and those of operands and outputs.
+
+    Elements of a row that are read again are counted.
+    """
     axes = segment.axes
     own = [r.name for r in segment.reductions]
     loops = []

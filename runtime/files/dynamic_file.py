@@ -25,13 +25,15 @@ class PlannedBucket:
     """Plan for all sizes up to those of a bucket.
 
     `scalars` has the input of each dim that a kernel reads, which holds the size minus the least one; `layouts` the
-    places of the elements of inputs and outputs, `fixed` the results that are sizes.
+    places of the elements of inputs and outputs, `fixed` the results that are sizes, `counts` the output with the size
+    of each computed dim.
     """
 
     sizes: Mapping[str, int]
     scalars: Mapping[str, str]
     layouts: Mapping[str, tuple[DimLayout, ...]]
     fixed: Mapping[str, SymbolicExtent]
+    counts: Mapping[str, str]
     plan: Plan
 
 
@@ -54,9 +56,8 @@ def save_dynamic(record: DynamicRecord, folder: str | os.PathLike[str]) -> None:
         for name, content in plan_files(bucket.plan).items():
             files[name] = f"files/{hashlib.sha256(content).hexdigest()[:32]}"
             stored[files[name]] = content
-        records.append(
-            BucketRecord(dict(bucket.sizes), dict(bucket.scalars), dict(bucket.layouts), dict(bucket.fixed), files)
-        )
+        sizes, scalars, layouts = dict(bucket.sizes), dict(bucket.scalars), dict(bucket.layouts)
+        records.append(BucketRecord(sizes, scalars, layouts, dict(bucket.fixed), files, dict(bucket.counts)))
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in stored.items()}
     document = DynamicDocument(cuts_version(), record.name, record.target, record.dims, tuple(records), digests)
     write_folder(Path(folder), stored | {"plan.json": write_document(document)})
@@ -77,4 +78,4 @@ def _bucket(root: Path, record: BucketRecord, files: Mapping[str, bytes]) -> Pla
     if missing:
         raise PlanError(f"{root}: the plan has no file {missing[0]!r}", hint="write the plan again")
     plan = plan_of_files({name: files[place] for name, place in record.files.items()}, str(root))
-    return PlannedBucket(record.sizes, record.scalars, record.layouts, record.fixed, plan)
+    return PlannedBucket(record.sizes, record.scalars, record.layouts, record.fixed, record.counts, plan)

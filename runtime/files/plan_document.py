@@ -160,6 +160,7 @@ class BucketRecord:
     layouts: dict[str, tuple[DimLayout, ...]]
     fixed: dict[str, SymbolicExtent]
     files: dict[str, str]
+    counts: dict[str, str] = field(factory=dict)
 
 
 @frozen

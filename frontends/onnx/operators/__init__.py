@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from ..call import Convert
 from . import contraction, elementwise, indirect, movement, recurrent, reduction, resize, sampling, signal, window
 from . import quantisation as quantised
+from .selections import SELECTIONS
 
 #: ONNX operation -> its conversion.
 TABLE: Mapping[str, Convert] = {

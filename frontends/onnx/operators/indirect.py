@@ -80,8 +80,8 @@ def _max_unpool(call: NodeCall) -> None:
     call.result("pad", placed, pads=(0,) * (rank + 4) + tuple(more))
 
 
-def _compress(call: NodeCall) -> None:
-    """Convert a constant selection to a gather; another one would have an unknown shape."""
+def compress(call: NodeCall) -> None:
+    """Convert a constant selection to a gather."""
     condition = call.array(1, "which fixes the shape of the result")
     if condition is None:
         call.fail("the condition is required")
@@ -104,5 +104,5 @@ TABLE: dict[str, Convert] = {
     "TopK": _top_k,
     "Hardmax": _hardmax,
     "MaxUnpool": _max_unpool,
-    "Compress": _compress,
+    "Compress": compress,
 }

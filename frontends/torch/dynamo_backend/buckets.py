@@ -19,12 +19,13 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensorMode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from ....ir import CutsError, Dim, DimLayout, size_samples
+from ....ir import CutsError, Dim, size_samples
 from ....ops.symbolic import BoundedGraph, bounded_graph
 from ..calls import updated_inputs
 from ..captured_graph import CapturedGraph
 from ..decompositions import decompose_layers
 from ..loading import graph_of_nodes
+from ..partial import present_elements
 from .autograd import apply_autograd
 from .parameters import is_direct
 from .updates import updating
@@ -142,7 +143,8 @@ class _Bucket:
             extra = [self._scalar(named[dim] - source.low, device) for dim, source in self.bounded.sizes.items()]
             found = self.run(*whole, *extra)
             pairs = zip(self.captured.results, found, strict=True)
-            return [self._present(name, r, named) if isinstance(name, str) else r for name, r in pairs]
+            layouts = self.bounded.layouts
+            return [present_elements(r, layouts[name], named) if isinstance(name, str) else r for name, r in pairs]
 
         return updating(call, self.updated)
 
@@ -159,19 +161,6 @@ class _Bucket:
         if key not in self.scalars:
             self.scalars[key] = torch.tensor(value, dtype=torch.int32, device=device)
         return self.scalars[key]
-
-    def _present(self, name: str, found: torch.Tensor, sizes: Mapping[str, int]) -> torch.Tensor:
-        layouts = self.bounded.layouts[name]
-        factors = [factor for layout in layouts for factor in layout]
-        if all(factor.extent.at(sizes) == factor.capacity for factor in factors):
-            return found
-        whole = found.view([factor.capacity for factor in factors])
-        part = whole[tuple(slice(0, factor.extent.at(sizes)) for factor in factors)]
-        return part.reshape([_extent(layout, sizes) for layout in layouts]).contiguous()
-
-
-def _extent(layout: DimLayout, sizes: Mapping[str, int]) -> int:
-    return math.prod(factor.extent.at(sizes) for factor in layout)
 
 
 def _bucket_end(size: int, low: int, high: int) -> int:

@@ -11,6 +11,7 @@ module again.
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -29,7 +30,7 @@ from ..decompositions import ForeignLayerError, compile_layers, decompose_layers
 from ..devices import check_devices, device_of
 from ..dispatch import results
 from ..loading import CompileModule, graph_of_nodes, save_precompiled
-from ..partial import CompiledStages, StagedFunction, compile_stages, with_drawn_inputs
+from ..partial import CompiledStages, StagedFunction, compile_computed, compile_stages, with_drawn_inputs
 from ..program import ArrayFunction, CachedGraph, Choice, CompileGraph, GraphCache
 from ..results import checked_results, computes
 from ..tensors import TensorFunction, call_boxed, function_of_signature, function_of_tensors
@@ -50,6 +51,8 @@ from .parameters import (
     unwrapped_tensors,
 )
 from .updates import updating
+
+_LOG = logging.getLogger("cuts.frontends")
 
 
 def dynamo_backend(
@@ -171,6 +174,9 @@ def _compile_module(
                     direct.append((updating(checked, updated), CachedGraph(ends, constants, compiled, updated)))
                 return _consumer(checked) if trained and not later[0] else make_boxed_func(checked)
         except CutsError as error:
+            computed = _compile_computed(part.graph, device_of(inputs), compile_graph, held, frozen)
+            if computed is not None:
+                return make_boxed_func(computed)
             stages = _compile_stages(part.graph, device_of(inputs), compile_graph, held, frozen, error)
             if stages is not None and stages.parts:
                 notices.add(stages.warning)
@@ -280,6 +286,30 @@ def _compile_stages(
 
     with unset_fake_temporarily():
         return compile_stages(graph, device, frozen_inputs(graph, frozen), compile_part, cause=cause)
+
+
+def _compile_computed(
+    graph: torch.fx.Graph,
+    device: torch.device,
+    compile_graph: CompileGraph,
+    held: frozenset[int],
+    frozen: Mapping[int, torch.Tensor],
+) -> Callable[..., list[Any]] | None:
+    """Compile a graph of autograd with computed sizes, where it is one that can be."""
+
+    places = {place for place, number in module_numbers(graph).items() if number in held}
+
+    def compile_captured(captured: CapturedGraph) -> Callable[..., list[Any]]:
+        return function_of_tensors(evolve(captured, is_last=False), device, compile_graph, places)
+
+    with unset_fake_temporarily():
+        try:
+            check_devices(graph, device)
+            found = compile_computed(graph, compile_captured)
+            return found and checked_results(graph, results(graph), found)
+        except CutsError as error:
+            _LOG.info("cuts: sizes that a graph computes are not followed: %s", error)
+            return None
 
 
 def _boxed_function(graph: torch.fx.Graph, staged: StagedFunction) -> Any:

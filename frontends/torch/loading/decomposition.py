@@ -19,6 +19,7 @@ import torch
 from attrs import define, field, frozen
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_leaves
 
 from ....ir import GraphError
 from ..calls import (
@@ -127,6 +128,9 @@ class _Decomposition:
             elif node.op == "output":
                 self.graph.output(map_nodes(node.args[0], self.known))
             elif node in needed:
+                leaves = [leaf for leaf in tree_leaves(node.meta.get("val")) if isinstance(leaf, torch.Tensor)]
+                if any(isinstance(extent, torch.SymInt) for leaf in leaves for extent in leaf.shape):
+                    raise _InvolvedError  # traced anew, a computed size would have another symbol
                 self.known[node] = self._convert(node, place, last)
         return self.graph
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from attrs import evolve
 
-from ....ir import Graph, GraphError, Infer, Interface, quote, verify_graph
+from ....ir import Graph, GraphError, Infer, quote, verify_graph
 from ....ops.language import Registry
+from ....ops.symbolic import ComputedSizes
 from ..calls import updated_inputs
 from ..captured_graph import CapturedGraph, captured_graph
 from ..dispatch import conversion, convert_graph, define, results
@@ -22,7 +23,11 @@ from ..exported import check_memory, program_outputs, rename_results, written_ta
 from ..import_context import ImportContext, extract_graph
 from ..operators import Complex, MaskedElements
 from ..results import result_memory
+from .computed_sizes import computed_dims, graph_at_sizes
 from .decomposition import CoreProgram, core_program
+
+#: Graph at sizes, names of its inputs, and its state.
+_Placed: TypeAlias = tuple[torch.fx.Graph, tuple[str, ...], dict[str, tuple[str, torch.Tensor]]]
 
 
 def load_torch(
@@ -54,25 +59,40 @@ def export_module(
         ) from error
 
 
-def graph_of_export(program: torch.export.ExportedProgram, infer: Infer | None = None, name: str = "torch") -> Graph:
+def graph_of_export(
+    program: torch.export.ExportedProgram,
+    infer: Infer | None = None,
+    name: str = "torch",
+    computed: ComputedSizes | None = None,
+) -> Graph:
     """Return the graph of an exported program.
 
-    Buffers that it writes are state of the graph's interface.
+    Buffers that it writes are state of the graph's interface. With `computed`, results may have numbers of rows that
+    depend on values: the graph is the one at a sample of them.
 
     Raises `GraphError` where it draws random numbers.
     """
     derive = infer or Registry.builtin().instances.infer
     core = core_program(program, lambda name: conversion(name) is not None)
-    ctx = ImportContext(derive)
     written = written_targets(core.signature)
     check_memory(core.signature, core.held, written)
-    inputs, state = _placeholders(core, ctx, written)
-    convert_graph(core.graph, ctx)
-    ends = program_outputs(core.signature.output_specs, results(core.graph), core.names, ctx, state, _output)
+
+    def import_graph(graph: torch.fx.Graph, sizes: ComputedSizes | None) -> tuple[ImportContext, _Placed]:
+        ctx = ImportContext(derive, computed=sizes)
+        here = core if sizes is None else evolve(core, graph=graph_at_sizes(graph, sizes))
+        placed = _placeholders(here, ctx, written)
+        convert_graph(here.graph, ctx)
+        return ctx, (here.graph, *placed)
+
+    if computed is not None and not computed.bounds:
+        computed.bounds = {dim.name: dim.high for dim in computed_dims(core.graph, import_graph, computed.varies)}
+    ctx, (graph, inputs, state) = import_graph(core.graph, computed)
+    ends = program_outputs(core.signature.output_specs, results(graph), core.names, ctx, state, _output)
     if ctx.seeds:
         raise GraphError("dropout draws random numbers, which nothing gives", hint="export the model for inference")
-    graph = rename_results(extract_graph(ctx, name, inputs, ends.outputs), ends.names)
-    return verify_graph(evolve(graph, interface=ends.interface), derive)
+    found = rename_results(extract_graph(ctx, name, inputs, ends.outputs), ends.names)
+    interface = evolve(ends.interface, producers=found.interface.producers)
+    return verify_graph(evolve(found, interface=interface), derive)
 
 
 def _output(ctx: ImportContext, node: torch.fx.Node, name: str) -> str:
@@ -94,14 +114,16 @@ def graph_of_nodes(
     graph: torch.fx.Graph,
     constants: Mapping[int, torch.Tensor] | None = None,
     keep_layout: bool = False,
+    computed: ComputedSizes | None = None,
 ) -> CapturedGraph:
     """Return a captured graph of core operations.
 
     Backward operations become derived gradients. Every placeholder is an input, except those whose numbers `constants`
     has. With `keep_layout`, inputs have their axes in the examples' memory order, and results have the graph's layout;
-    otherwise they are dense.
+    otherwise they are dense. `computed` has the sizes of results whose number of rows depends on values.
     """
-    ctx = ImportContext(Registry.builtin().instances.infer)
+    graph = graph if computed is None else graph_at_sizes(graph, computed)
+    ctx = ImportContext(Registry.builtin().instances.infer, computed=computed)
     places = [node for node in graph.nodes if node.op == "placeholder"]
     define_placeholders(places, ctx, constants or {}, keep_layout)
     convert_graph(graph, ctx)
@@ -112,7 +134,7 @@ def graph_of_nodes(
     outputs = {node: node.name if memory else ctx.output(ctx.value(node), node.name) for node in nodes}
     given = [outputs[node] if isinstance(node, torch.fx.Node) else node for node in found]
     captured = captured_graph(ctx, "torch", names, given, memory)
-    interface = Interface(updates=_separate_updates(captured, updated_inputs(graph)))
+    interface = evolve(captured.graph.interface, updates=_separate_updates(captured, updated_inputs(graph)))
     reimport = partial(graph_of_nodes, graph, constants, keep_layout) if constants else None
     return evolve(captured, graph=evolve(captured.graph, interface=interface), reimport=reimport)
 

@@ -14,6 +14,7 @@ from attrs import evolve, frozen
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ....ir import Dim, Graph, GraphError, Infer, SymbolicExtent, quote
+from ....ops.symbolic import ComputedSizes
 from .load import export_module, graph_of_export
 
 #: Shape of an input: extents that are affine in the dims.
@@ -28,6 +29,7 @@ class SizedProgram:
     """
 
     name: str
+    program: torch.export.ExportedProgram
     module: torch.nn.Module
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
@@ -35,15 +37,17 @@ class SizedProgram:
     dims: tuple[Dim, ...]
     names: tuple[str, ...]
 
-    def graph_at(self, sizes: Mapping[str, int], infer: Infer) -> Graph:
+    def graph_at(self, sizes: Mapping[str, int], infer: Infer, computed: ComputedSizes | None = None) -> Graph:
         """Return the graph at sizes of the dims."""
+        if not self.inputs:
+            return graph_of_export(self.program, infer, self.name, computed)
         leaves, tree = tree_flatten((self.args, dict(self.kwargs)))
         for number, (name, leaf) in enumerate(zip(self.names, leaves, strict=True)):
             if name in self.inputs:
                 shape = tuple(extent.at(sizes) for extent in self.inputs[name])
                 leaves[number] = torch.zeros(shape, dtype=leaf.dtype, device=leaf.device)
         args, kwargs = tree_unflatten(leaves, tree)
-        return graph_of_export(export_module(self.module, args, kwargs), infer, self.name)
+        return graph_of_export(export_module(self.module, args, kwargs), infer, self.name, computed)
 
 
 def sized_program(model: Any, program: torch.export.ExportedProgram, args: Sequence[Any], name: str) -> SizedProgram:
@@ -56,13 +60,13 @@ def sized_program(model: Any, program: torch.export.ExportedProgram, args: Seque
     names = tuple(program.graph_signature.user_inputs)
     given = program.example_inputs
     if isinstance(model, torch.nn.Module):
-        return SizedProgram(name, model, tuple(args), {}, {}, (), tuple(map(str, names)))
+        return SizedProgram(name, program, model, tuple(args), {}, {}, (), tuple(map(str, names)))
     if given is None:
         raise GraphError("an exported program without example inputs has one size only", hint="export it again")
     plain = "check_guards" in inspect.signature(program.module).parameters
     module = program.module(check_guards=False) if plain else program.module()
     module._forward_pre_hooks.clear()  # they check the bounds of the sizes, and some samples lie above these
-    made = SizedProgram(name, module, tuple(given[0]), given[1], {}, (), tuple(map(str, names)))
+    made = SizedProgram(name, program, module, tuple(given[0]), given[1], {}, (), tuple(map(str, names)))
     values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
     return _with_symbols(made, program, {str(n): values[n] for n in names if isinstance(values.get(n), torch.Tensor)})
 

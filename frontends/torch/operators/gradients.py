@@ -131,6 +131,12 @@ def _weight_norm(ctx: ImportContext, dw: Value, v: Value, g: Value, norms: Value
     return tuple(ctx.cast(value, kind) for value, kind in zip((dv, dg), kinds, strict=True))
 
 
+def _shrink(ctx: ImportContext, dy: Value, x: Value, threshold: float) -> Any:
+    low, high = (ctx.number(n, ctx.type(x).dtype) for n in (-threshold, threshold))
+    inside = ctx.emit("logical_and", ctx.emit("greater_or_equal", x, low), ctx.emit("less_or_equal", x, high))
+    return ctx.emit("where", inside, ctx.number(0, ctx.type(dy).dtype), dy)
+
+
 def _adaptive_max_pool(ctx: ImportContext, dy: Value, x: Value, places: Any) -> Any:
     """Convert by the adjoint of equal windows, or as a scatter."""
     shape, sizes = ctx.shape(x), ctx.shape(dy)[2:]
@@ -167,6 +173,7 @@ TABLE: dict[str, Convert] = {
     "aten.gelu_backward": _gelu,
     "aten.silu_backward": _unary_gradient("swish"), "aten.mish_backward": _unary_gradient("mish"),
     "aten.tanh_backward": _tanh, "aten.glu_backward": _glu,
+    "aten.softshrink_backward": _shrink, "aten.hardshrink_backward": _shrink,
     "aten.convolution_backward": _convolution,
     "aten.grid_sampler_2d_backward": _grid_sample, "aten.grid_sampler_3d_backward": _grid_sample,
     "aten.cudnn_grid_sampler_backward": _cudnn_grid_sample, "aten._weight_norm_interface_backward": _weight_norm,

@@ -173,8 +173,10 @@ def _arange(
 
 
 def _triangle_places(numpy_places: Callable[..., Any]) -> Convert:
-    def convert(ctx: ImportContext, rows: int, columns: int, offset: int = 0, **_: Any) -> Any:
-        return ctx.constant(np.stack(numpy_places(rows, offset, columns)).astype(np.int64))
+    def convert(
+        ctx: ImportContext, rows: int, columns: int, offset: int = 0, dtype: torch.dtype | None = None, **_: Any
+    ) -> Any:
+        return ctx.constant(np.stack(numpy_places(rows, offset, columns)), dtype=dtype_of(dtype or torch.int64))
 
     return convert
 

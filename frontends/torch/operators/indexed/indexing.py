@@ -12,6 +12,7 @@ from .....ir import DType
 from ...import_context import Convert, ImportContext, Value
 from ..movement import expand, slices, unsqueeze, with_axis
 from .masks import is_mask, put_where, select_masked
+from .selections import put_selected, selected_places
 
 
 def _index_select(ctx: ImportContext, x: Value, axis: int, indices: Value) -> Any:
@@ -55,9 +56,11 @@ def _result_order(axes: Sequence[int], rank: int, width: int) -> tuple[int, ...]
 
 def index(ctx: ImportContext, x: Value, indices: Sequence[Value | None]) -> Any:
     """Convert indexing by a mask, or by broadcast tensors of integers."""
-    given = [n for n, v in enumerate(indices) if v is not None]
     if is_mask(ctx, indices):
-        return select_masked(ctx, x, indices)
+        if ctx.computed is None:
+            return select_masked(ctx, x, indices)
+        indices = selected_places(ctx, indices)
+    given = [n for n, v in enumerate(indices) if v is not None]
     if len(given) == 1 and ctx.type(str(indices[given[0]])).dtype.is_int:
         return ctx.emit("gather", x, indices[given[0]], axis=given[0])
     axes, rows, shape = _places(ctx, x, indices)
@@ -70,7 +73,7 @@ def _index_put(
     ctx: ImportContext, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
 ) -> Any:
     if is_mask(ctx, indices):
-        return put_where(ctx, x, indices, values, accumulate)
+        return (put_where if ctx.computed is None else put_selected)(ctx, x, indices, values, accumulate)
     axes, rows, shape = _places(ctx, x, indices)
     rank, width, count = len(ctx.shape(x)), len(shape), int(np.prod(shape, dtype=int))
     order, back = _to_front(rank, axes), _result_order(axes, rank, len(shape))

@@ -2,7 +2,7 @@
 
 The number of elements that a mask selects depends on values, so a selection has no type of ours. But an elementwise
 function of selected elements can be computed of every element, and written back by the same mask it is a choice between
-two tensors.
+two tensors. Other selections need an import with computed sizes (`selections`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def any_masked(argument: Any) -> bool:
 
 def select_masked(ctx: ImportContext, x: Value, indices: Sequence[Value | None]) -> MaskedElements:
     """Select where a mask is true."""
-    first, mask = _only_mask(ctx, indices)
+    first, mask = only_mask(ctx, indices)
     return MaskedElements(x, mask, len(ctx.shape(x)) - first - len(ctx.shape(mask)))
 
 
@@ -92,7 +92,7 @@ def _is_same_mask(ctx: ImportContext, chosen: MaskedElements, mask: Value, trail
     return bool(number.get(mask, mask) == number.get(chosen.mask, chosen.mask))
 
 
-def _only_mask(ctx: ImportContext, indices: Sequence[Value | None]) -> tuple[int, Value]:
+def only_mask(ctx: ImportContext, indices: Sequence[Value | None]) -> tuple[int, Value]:
     """Return the mask among indices, and its first axis."""
     given = [n for n, v in enumerate(indices) if v is not None]
     if len(given) > 1:
@@ -116,7 +116,7 @@ def put_where(
 
     It is one value, one per element of the other axes, or a selection by the same mask.
     """
-    first, mask = _only_mask(ctx, indices)
+    first, mask = only_mask(ctx, indices)
     shape, width = ctx.shape(x), len(ctx.shape(mask))
     trailing = len(shape) - first - width
     if isinstance(values, MaskedElements):
@@ -141,8 +141,8 @@ def _where_mask(ctx: ImportContext, x: Value, mask: Value, trailing: int, source
 
 def _masked_scatter(ctx: ImportContext, x: Value, mask: Value, source: Value) -> Any:
     """Convert by a prefix sum: the n-th true element gets the n-th element of the source."""
-    shape = ctx.shape(x)
-    mask = expand(ctx, mask, shape)
+    shape = tuple(np.broadcast_shapes(ctx.shape(x), ctx.shape(mask)))
+    x, mask = expand(ctx, x, shape), expand(ctx, mask, shape)
     if not ctx.type(source).size:
         return x
     counts = ctx.emit("cumsum", ctx.cast(ctx.reshape(mask, (-1,)), DType.I64), axis=0)
@@ -187,18 +187,23 @@ def _bucketize(ctx: ImportContext, x: Any, ordered: Value, *, out_int32: bool = 
     return _places_among(ctx, ordered, x, right, out_int32)
 
 
+def unravel(ctx: ImportContext, rows: Value, shape: Sequence[int]) -> list[Value]:
+    """Return the position along each axis of elements by their number."""
+    found: list[Value] = []
+    for axis, extent in enumerate(shape):
+        stride = ctx.constant(max(1, math.prod(shape[axis + 1 :])), dtype=DType.I64)
+        place = ctx.emit("div", rows, stride) if axis + 1 < len(shape) else rows
+        found.append(ctx.emit("mod", place, ctx.constant(max(1, extent), dtype=DType.I64)) if axis else place)
+    return found
+
+
 def _nonzero(ctx: ImportContext, x: Value, *, size: int, fill_value: int = -1) -> Any:
     """Convert the places of elements that are not zero, up to a number of them."""
     shape, mask = ctx.shape(x), ctx.cast(ctx.reshape(x, (-1,)), DType.BOOL)
     if not shape:
         return ctx.constant(np.zeros((size, 0)), dtype=DType.I64)
     rows = ctx.emit("nonzero", mask, size=size)
-    found: list[Value] = []
-    for axis, extent in enumerate(shape):
-        stride = ctx.constant(max(1, math.prod(shape[axis + 1 :])), dtype=DType.I64)
-        place = ctx.emit("div", rows, stride) if axis + 1 < len(shape) else rows
-        place = ctx.emit("mod", place, ctx.constant(max(1, extent), dtype=DType.I64)) if axis else place
-        found.append(unsqueeze(ctx, place, 1))
+    found = [unsqueeze(ctx, place, 1) for place in unravel(ctx, rows, shape)]
     places = ctx.emit("concat", *found, axis=1) if len(found) > 1 else found[0]
     if len(found) == 1 and fill_value == -1:
         return places
