@@ -26,7 +26,7 @@ from .assemble import assemble_kernels
 from .context import CompileContext, Emit
 from .costs import Executor, LocalExecutor
 from .fit_memory import fit_memory
-from .graph import Canonicalise, LowerPrecision, Pass, canonical_passes, find_repeated_layers
+from .graph import Canonicalise, LowerPrecision, Pass, canonical_passes, find_repeated_layers, run_passes
 from .inspection import (
     show_algorithms,
     show_blocks,
@@ -60,7 +60,7 @@ from .partitioning import (
     update_inputs,
 )
 from .place_tensors import order_dims, pack, place_tensors
-from .results import LaunchKernels, ScheduledPartition
+from .results import LaunchKernels, Partition
 from .rewrites import REWRITES, write_statements
 from .stage import Stage, graph_stage, rewrite_stage
 
@@ -109,6 +109,8 @@ GROUP_STAGES: tuple[Stage[Any, Any], ...] = (
           "halves -> aligned copies of their factors first, of f32 -> transposed ones",
           ("split/split_reduction.py", "split/part_counts.py", "split/split_chain.py", "split/align_operands.py",
            "split/splitting.py")),
+)  # fmt: skip
+LAUNCH_STAGES: tuple[Stage[Any, Any], ...] = (
     Stage("schedule", choose_schedules, show_schedules, verify_schedules,
           "group -> the best candidate schedule of its space, with its lower bound",
           ("schedule/space.py", "schedule/schedule_parameters.py", "schedule/selection/enumerate.py",
@@ -116,8 +118,6 @@ GROUP_STAGES: tuple[Stage[Any, Any], ...] = (
     Stage("reconsider", refine_partition, show_schedules, verify_refined,
           "groups with their times -> groups split again that take longer than their parts; only where times are "
           "measured", ("partitioning/refine_partition.py",)),
-)  # fmt: skip
-LAUNCH_STAGES: tuple[Stage[Any, Any], ...] = (
     Stage("launches", fuse_horizontally, show_launches, verify_order,
           "groups -> launches: horizontal fusion of independent groups, where that is faster",
           ("partitioning/horizontal_fusion.py", "costs/launch_schedules.py", "launch_order.py")),
@@ -205,26 +205,28 @@ def stage_results(graph: Graph, context: CompileContext) -> Iterator[tuple[str, 
             return
 
 
-def _short_groups(graph: Graph, context: CompileContext) -> ScheduledPartition | None:
+def _short_groups(graph: Graph, context: CompileContext) -> Partition | None:
     """Return the groups of a graph with repeated layers, by those of a shorter one.
 
-    None where there are none, where launches of layers differ, or where all of the graph is shown or counts.
+    None where there are none, where groups of layers differ, or where all of the graph is shown, counts or is recorded.
     """
-    options, measured = context.options, context.costs.times.expected or context.record is not None
-    if options.shows or options.memory is not None or measured:
+    options = context.options
+    if options.shows or options.memory is not None or context.record is not None:
         return None
     layers = find_repeated_layers(graph)
     short = None if layers is None else layers.shorten()
     if layers is None or short is None:
         return None
+    passes = graph_passes(context.registry, options.precision)
     result: Any = _short_groups(short, context)
     if result is None:
         result = short
-        for stage in (*map(graph_stage, graph_passes(context.registry, options.precision)), *GROUP_STAGES):
+        for stage in (*map(graph_stage, passes), *GROUP_STAGES):
             result = stage.perform(result, context)
-    found = insert_layers(layers, result, context)
+    considered = run_passes(graph, passes) if context.costs.times.expected else graph  # it is recorded
+    found = insert_layers(layers, considered, result, context)
     if found is not None and options.verifies_stages:
-        verify_schedules(found, context)
+        verify_partition(found, context)
     if found is None:
         _LOG.info("graph %s: groups of %d equal layers differ", quote(graph.name), layers.count)
     return found

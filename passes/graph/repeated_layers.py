@@ -89,6 +89,17 @@ class RepeatedLayers:
         kept = self.kept_place(place)
         return self._names.get(Place(kept.root, kept.layer + by), name)
 
+    def copy_for_nodes(self, known: Mapping[str, str]) -> dict[str, str]:
+        """Return the whole graph's facts about nodes for the shortened graph's."""
+        found: dict[str, str] = {}
+        for name, fact in known.items():
+            place = self._nodes.get(name)
+            layer = 0 if place is None else self.kept_place(place).layer
+            last = 0 if layer < KEPT_FIRST - 1 else self.removed
+            first = 0 if layer < KEPT_FIRST else last
+            found |= {self.moved_node(name, by): fact for by in range(first, last + 1)}
+        return found
+
     def shorten(self) -> Graph | None:
         """Return the graph without its middle layers.
 

@@ -15,11 +15,11 @@ from typing import Generic, TypeVar
 
 from attrs import evolve, frozen
 
-from ...ir import Storage
+from ...ir import Graph, Storage
 from ..context import CompileContext
 from ..fusion import Group, Programs, Unit, Views
 from ..graph import KEPT_FIRST, Place, RepeatedLayers
-from ..results import Layouts, Partition, ScheduledPartition
+from ..results import Layouts, Partition
 from .layer_names import LayerNames, tensors_of
 
 T = TypeVar("T", Unit, Group)
@@ -29,13 +29,13 @@ MAX_SIZES = 3
 
 
 def insert_layers(
-    layers: RepeatedLayers, previous: ScheduledPartition, context: CompileContext
-) -> ScheduledPartition | None:
+    layers: RepeatedLayers, considered: Graph, short: Partition, context: CompileContext
+) -> Partition | None:
     """Return the whole graph's groups for those of its shortened graph.
 
-    None where units or groups of its layers are not equal.
+    None where units or groups of its layers are not equal. Algorithms are chosen for nodes of the graph `considered`.
     """
-    short, copies = previous.partition, layers.removed
+    copies, source = layers.removed, short.layouts.statements.source
     names = LayerNames.of(layers, short.views)
     units = _find_run(short.views.programs.units, names, LayerNames.follows_unit)
     formed = _find_run(short.formed, names, LayerNames.follows_group)
@@ -52,8 +52,10 @@ def insert_layers(
     views = evolve(views, programs=whole)
     if not _is_computed(whole):
         return None
-    layouts = Layouts(evolve(short.layouts.statements, programs=whole), views, context.builder(views))
-    return evolve(previous, partition=Partition(layouts, first, final, views))
+    algorithms, replaced = map(layers.copy_for_nodes, (source.algorithms, source.replaced))
+    source = evolve(source, considered=considered, algorithms=algorithms, replaced=replaced)
+    statements = evolve(short.layouts.statements, source=source, programs=whole)
+    return Partition(Layouts(statements, views, context.builder(views)), first, final, views)
 
 
 @frozen(eq=False)

@@ -97,9 +97,12 @@ def test_asynchronous_costs_equal_costs_on_demand(synchronous_costs: tuple[Parti
     assert min(selector.asked) > 1
     assert [print_ir(g.form) for g in found.groups] == [print_ir(g.form) for g in expected.groups]
     assert own.modelled.costs.items() <= context.modelled.costs.items()
-    assert len(context.modelled.costs) <= 1.2 * len(own.modelled.costs)
+    assert len(context.modelled.costs) <= MAX_COSTS_AHEAD * len(own.modelled.costs)
 
 
+#: Costs of groups that the look-ahead finds, by those that decide. It makes merges after unknown costs, so that budgets
+#: prepare more, and compares neighbours of groups that a cost found later replaces (74 for 61).
+MAX_COSTS_AHEAD = 1.25
 #: Evaluations of the network's partition: groups, structures of them, points of these.
 LOOKED_AT = Counter(groups=180, structures=340, points=77_000)
 

@@ -14,8 +14,10 @@ from cuts.ir.graph import Graph, Interface
 from cuts.ir.types import DType, TensorType
 from cuts.passes import pipeline
 from cuts.passes.graph.repeated_layers import KEPT_FIRST, KEPT_LAST, find_repeated_layers
+from cuts.passes.record_decisions import record_decisions
 from cuts.runtime import make_plan
 
+from ..kernels.cases import ByModel
 from .build import REGISTRY, Line, graph, op
 
 TARGET, LAYERS, LAYER_WIDTH = find_target("cuda:h200"), 9, 64
@@ -90,6 +92,16 @@ def test_plans_equal_those_of_whole_graphs(monkeypatch: pytest.MonkeyPatch) -> N
     assert [record["nodes"] for record in short.groups] == [record["nodes"] for record in whole.groups]
     plans = [make_plan(each, TARGET) for each in (short, whole)]
     assert plans[0].arena == plans[1].arena and {} != plans[0].in_place == plans[1].in_place
+
+
+def test_decisions_equal_those_of_whole_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, records = decoder(), []
+    for _ in range(2):
+        context = ByModel(TARGET).context(REGISTRY, TARGET, CompileOptions(), emit)
+        stages = dict(pipeline.stage_results(made, context))
+        records.append(record_decisions(stages["launches"], context))
+        monkeypatch.setattr(pipeline, "find_repeated_layers", lambda graph: None)
+    assert records[0] == records[1]
 
 
 def test_differing_layers_are_no_repetition() -> None:

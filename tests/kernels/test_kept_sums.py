@@ -34,6 +34,7 @@ from ..emission import emit
 from ..needs import needs_opencl, needs_toolchain
 from .cases import arrays, legal_points
 from .test_points import GPU, SMALL_GPU, _device, _run, check
+from .test_row_cache import DEVICES
 
 TINY_GPU = evolve(SMALL_GPU, MAX_thread=8)
 
@@ -98,12 +99,12 @@ def test_instances_and_totals_compute_kept_sums(row: tuple[int, ...], kept: tupl
 def schedule_of_rows(group: FusedGroup, target: Target, clusters: bool) -> Schedule:
     """Return a legal point of blocks or of clusters.
 
-    It has vectors, and several rows, if possible.
+    It has warps, vectors, and several rows, if possible.
     """
     space = make_space(group, target)
     found = [t for t in space.templates if t.segments[0].clusters == clusters]
     points = [s for template in found for s in legal_points(space, template, 5, 64)]
-    return max(points, key=lambda s: (s.segments[0].row_vector > 1, s.segments[0].dims[0].block > 1))
+    return max(points, key=lambda s: (s.threads % 32 == 0, s.segments[0].row_vector > 1, s.segments[0].dims[0].block))
 
 
 CASES = (
@@ -114,13 +115,16 @@ CASES = (
 )  # fmt: skip
 
 
-@needs_opencl
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("kind", "row", "kept", "parts", "clusters"), CASES, ids=str)
 def test_blocks_sum_runs_of_rows(
-    kind: DType, row: tuple[int, ...], kept: tuple[int, ...], parts: int, clusters: bool
+    kind: DType, row: tuple[int, ...], kept: tuple[int, ...], parts: int, clusters: bool, device: str
 ) -> None:
-    group = kernels(group_gradient(kind, row, kept), parts)[0] if parts else group_gradient(kind, row, kept, own=True)
     target = TINY_GPU if clusters else SMALL_GPU
+    if device == "cuda":  # clusters of whole warps, and rows that are longer than one holds
+        target, summed = evolve(GPU, MAX_thread=64), next(n for n in range(len(row)) if n not in kept)
+        row = tuple(extent * (8 if n == summed else 1) for n, extent in enumerate(row))
+    group = kernels(group_gradient(kind, row, kept), parts)[0] if parts else group_gradient(kind, row, kept, own=True)
     schedule = schedule_of_rows(group, target, clusters)
     assert check_schedule(group, schedule, target) == []
     kernel = lower(group, schedule, {}, target)
@@ -128,7 +132,7 @@ def test_blocks_sum_runs_of_rows(
     assert kernel_violations(kernel) == []
     assert kernel_violations(extract(kernel), threads=True) == []
     assert kernel.shared_bytes == features_of(group, schedule, target).shared
-    check(_device("opencl"), target, group, schedule)
+    check(_device(device), target, group, schedule)
 
 
 @needs_opencl
