@@ -158,6 +158,19 @@ def test_wrapped_parameters_freeze() -> None:
             assert (call(x) - module(x)).norm() <= 1e-5 * expected.norm()
 
 
+def test_wrapped_parameters_that_are_trained() -> None:
+    """They are left to autograd, as gradients are of the wrapper."""
+    from cuts.frontends.torch.dynamo_backend.parameters import unwrap_subclasses
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    module = torch.fx.symbolic_trace(lambda x, w: x @ w)
+    wrapper = TwoTensor(torch.ones(2, 2), torch.ones(2, 2)).requires_grad_()
+    found, examples, is_unwrapped = unwrap_subclasses(module, [torch.ones(2, 2), wrapper])
+    assert found is module
+    assert examples[1] is wrapper
+    assert not is_unwrapped
+
+
 @needs_opencl
 def test_zero_points_of_zero_vanish() -> None:
     weight = torch.randint(-8, 8, (64, 128), dtype=torch.int8)

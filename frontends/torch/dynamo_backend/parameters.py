@@ -74,10 +74,14 @@ def unwrap_subclasses(module: Any, examples: Sequence[Any]) -> tuple[Any, list[A
     A wrapper of several tensors, as torchao's quantised weights, becomes inputs and a call that makes the wrapper:
 
         linear(x, w)   ->   w = rebuild(w_numbers, w_scale);  linear(x, w)
+
+    Wrappers that want gradients are left to autograd.
     """
     places = module.graph.find_nodes(op="placeholder")
-    wrapped = {n: v for n, v in zip(places, examples, strict=True) if is_traceable_wrapper_subclass(v)}
-    if not wrapped:
+    pairs: list[tuple[torch.fx.Node, Any]] = list(zip(places, examples, strict=True))
+    wrapped: dict[torch.fx.Node, Any] = {n: v for n, v in pairs if is_traceable_wrapper_subclass(v)}
+    trained = torch.is_grad_enabled() and any(value.requires_grad for value in wrapped.values())
+    if not wrapped or trained:
         return module, list(examples), False
     graph, copies = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
     for node in places:
