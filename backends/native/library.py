@@ -88,7 +88,7 @@ def begin_native_library() -> None:
 
 
 def _open_quietly() -> None:
-    with suppress(BackendError):  # its user reports it
+    with suppress(BackendError, OSError):  # its user reports it; a process that ends removes the folder of the build
         native_library()
 
 

@@ -20,17 +20,17 @@ MAX_KEPT_ROW = 1 << 16
 MIN_TABLE_SLOTS, MIN_TABLE_READS = 16, 8
 
 
-def cut_units(program: Program, elsewhere: Collection[str] = ()) -> tuple[int, ...]:
+def cut_units(program: Program, elsewhere: Collection[str] = (), invariant: bool = False) -> tuple[int, ...]:
     """Return the ends of the program's units.
 
     Each unit is as long as it has a normal form; one statement always has one. Parts of tensors `elsewhere` are
     written by other statements too. Expensive values that depend on no operand, as the angles of a transform, are units
-    of their own, if others read each of them often.
+    of their own, if others read each of them often; always if their bits must not depend on a batch (`invariant`).
     """
     statements = program.statements
     last_reads = last_reads_of(statements)
     fixed = _operand_free_tensors(program)
-    tables = frozenset(_tables(program, fixed))
+    tables = frozenset(_tables(program, fixed, 0 if invariant else MIN_TABLE_READS))
     ends: list[int] = []
     while (start := ends[-1] if ends else 0) < len(statements):
         last = max(min(len(statements), start + MAX_UNIT_STATEMENTS), _join_end(statements, start))
@@ -56,11 +56,11 @@ def _operand_free_tensors(program: Program) -> frozenset[str]:
     return frozenset({s.target for s in program.statements} - moving)
 
 
-def _tables(program: Program, fixed: Collection[str]) -> Iterator[str]:
-    """Yield the tensors that are worth a table."""
+def _tables(program: Program, fixed: Collection[str], least: int) -> Iterator[str]:
+    """Yield the tensors worth a table, whose elements are read `least` times."""
     most = max((prod(a.extent for a in s.axes) for s in program.statements if s.target not in fixed), default=0)
     for s in program.statements:
-        few = program.tensors[s.target].size * MIN_TABLE_READS <= most and s.target not in program.outputs
+        few = program.tensors[s.target].size * least <= most and s.target not in program.outputs
         if s.target in fixed and few and issue_slots(s.body) >= MIN_TABLE_SLOTS:
             yield s.target
 

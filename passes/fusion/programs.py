@@ -146,21 +146,21 @@ class _Part:
     turn: Iteration | None = None
 
 
-def _runs_and_loops(program: Program, sliced: Sliced) -> Iterator[_Part]:
+def _runs_and_loops(program: Program, sliced: Sliced, invariant: bool) -> Iterator[_Part]:
     """Yield the runs and loops of a program, cut into units."""
     if len(sliced.items) == 1 and not isinstance(sliced.items[0], Iteration):
-        yield _Part(program, cut_units(program))
+        yield _Part(program, cut_units(program, invariant=invariant))
         return
     for place, item in enumerate(sliced.items):
         if isinstance(item, Iteration):
-            yield _Part(item.program, cut_units(item.program), item)
+            yield _Part(item.program, cut_units(item.program, invariant=invariant), item)
             continue
         others = [other for n, other in enumerate(sliced.items) if n != place]
         needed = {*program.outputs, *(t for other in others for t in (*_needs(other), *_leaves(other)))}
         needed |= {part.whole for part in sliced.slices.values()}
         outputs = tuple(t for t in dict.fromkeys(s.target for s in item) if t in needed)
         run = evolve(program, tensors=sliced.tensors, outputs=outputs, statements=item)
-        yield _Part(run, cut_units(run, {t for other in others for t in _leaves(other)}))
+        yield _Part(run, cut_units(run, {t for other in others for t in _leaves(other)}, invariant))
 
 
 def _needs(item: Item) -> Iterable[str]:
@@ -280,7 +280,8 @@ class _Builder:
             program = choose_form(divide_scans(mark_sorts(program, self.longest), self.invariant), ordered)
             program = evolve(program, statements=live_statements(program.statements, program.outputs))
             sliced = slice_loops(program)
-            found = evolve(instance, program=program), tuple(_runs_and_loops(program, sliced)), sliced, derived
+            parts = tuple(_runs_and_loops(program, sliced, self.invariant))
+            found = evolve(instance, program=program), parts, sliced, derived
             if known.used:
                 return found
             self.cache[key] = found

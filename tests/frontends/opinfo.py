@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -24,8 +25,11 @@ from cuts.frontends.torch.loading import graph_of_nodes
 from cuts.ir import CutsError
 from cuts.ops.reference import evaluate_graph
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+
+# The list's module forbids its process to set flags of backends, which other tests do.
+with patch("torch.backends.disable_global_flags"):
+    from torch.testing._internal.common_methods_invocations import op_db
 
 #: Element types beside f32; an operation is sampled in f32 and in one of these.
 OTHER_TYPES = (

@@ -129,8 +129,15 @@ def test_light_nodes_between_foreign_ones_make_no_part() -> None:
 
 
 def test_build_falls_back_where_it_may() -> None:
-    proto = model(["y"])
-    with pytest.raises(GraphError, match="1 operation is not supported: Unique"):
+    counts = {"max_gram_length": 1, "max_skip_count": 0, "min_gram_length": 1, "mode": "TF", "ngram_counts": [0]}
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Cast", ["r"], ["words"], to=TensorProto.INT64),
+        helper.make_node("TfIdfVectorizer", ["words"], ["c"], ngram_indexes=[0, 1], pool_int64s=[1, 3], **counts),
+        helper.make_node("Exp", ["c"], ["y"]),
+    ]
+    proto = of_nodes(nodes, ["y"], [6])
+    with pytest.raises(GraphError, match="1 operation is not supported: TfIdfVectorizer"):
         build(proto, "reference")
     with pytest.warns(OpaqueWarning):
         plan = build(proto, "reference", fallback=True)

@@ -219,7 +219,7 @@ def test_a_gpu_with_matrix_instructions_follows_every_word(monkeypatch: pytest.M
         (
             {"speed": 1},
             "unknown option 'speed'; options are: precision, budget, tune, libraries, freeze, weights, deterministic, "
-            "pruning, top, max_shapes, buckets, memory",
+            "policy, pruning, top, max_shapes, buckets, memory",
         ),
         ({"budget": -1}, "option 'budget': expected seconds, found -1"),
         ({"budget": "long"}, "option 'budget': expected seconds, found 'long'"),

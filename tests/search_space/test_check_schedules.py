@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from attrs import evolve
 from cuts.backends import find_target
+from cuts.ir.machine import with_policy
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.ir.types import DType
 from cuts.passes.schedule.check_schedules import (
@@ -30,7 +31,7 @@ from cuts.tests.kernels.test_tile_chains import gradient as attention_gradient
 from cuts.tests.kernels.test_tile_chains import groups_of, points_of
 from cuts.tests.kernels.test_warpgroup_products import halves, point
 
-from .groups import matmul, two_matmuls
+from .groups import conv, matmul, two_matmuls
 
 TARGET = find_target("cuda:h200")
 GROUP = matmul(256, 256, 256)
@@ -126,6 +127,18 @@ def idle_warps() -> Schedule:
     return Schedule(
         tuple(SegmentSchedule(tuple(TileDim((a,), *tile) for a, tile in each), (made,)) for each, made in segments)
     )
+
+
+CONV = conv(2, 16, 8, 16)
+
+
+def swapped_axes() -> Schedule:
+    """Return a schedule that adds several channels at each filter place."""
+    (segment,) = CONV.segments
+    channels, *places = segment.reductions[0].reduce
+    chunks = (ReduceDim((channels,), 4), *(ReduceDim((v,), 1) for v in places))
+    tiles = tuple(TileDim((a,), 1, 1) for a in segment.axes)
+    return Schedule((SegmentSchedule(tiles, (ReductionSchedule(chunks),)),))
 
 
 TWO_PRODUCTS = two_matmuls(256, 256, 64)
@@ -230,6 +243,7 @@ BROKEN_SIZES: dict[str, tuple[Callable[[], Schedule], str]] = {
     "check_tile_chain_held": (uneven_tile_chain, "stages of"),
     "check_boxes_filled": (idle_warps, "32 threads of 120 multiply"),
     "check_threads_fit": (lambda: dims((128, 2, 2), (128, 2, 2)), "4096 threads in a block"),
+    "check_order_invariant": (swapped_axes, "change the order of a sum"),
 }
 
 #: The group with a value for each element of its row, for the check of those.
@@ -271,7 +285,10 @@ GROUPS = {
     "check_tile_chain_held": TILE_CHAIN,
     "check_boxes_filled": BOX,
     "check_bulk_copies_fit": RAGGED_GROUP,
+    "check_order_invariant": CONV,
 }
+#: Targets of the checks that concern a policy.
+TARGETS = {"check_order_invariant": with_policy(TARGET, "batch-invariant")}
 #: Rules that an earlier check precedes where a whole schedule is verified.
 EARLIER_SEGMENT_RULES = {"check_bulk_copies_fit", "check_fragment_sets", "check_lanes_fill_warps", "check_rows_kept"}
 
@@ -294,11 +311,12 @@ def test_check_finds_its_broken_invariant_only(check: Callable[..., Iterator[str
 @pytest.mark.parametrize("rule", SIZE_RULES, ids=lambda rule: rule.__name__)
 def test_rule_finds_its_broken_invariant_only(rule: Rule) -> None:
     make, reason = BROKEN_SIZES[rule.__name__]
-    assert list(messages(rule(Scheduled(GROUP, RIGHT, TARGET).sizes))) == []
+    target = TARGETS.get(rule.__name__, TARGET)
+    assert list(messages(rule(Scheduled(GROUP, RIGHT, target).sizes))) == []
     group = GROUPS.get(rule.__name__, GROUP)
-    assert any(reason in found for found in messages(rule(Scheduled(group, make(), TARGET).sizes)))
+    assert any(reason in found for found in messages(rule(Scheduled(group, make(), target).sizes)))
     assert rule.__name__ in EARLIER_SEGMENT_RULES or any(
-        reason in found for found in check_schedule(group, make(), TARGET)
+        reason in found for found in check_schedule(group, make(), target)
     )
 
 
