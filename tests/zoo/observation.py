@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 import torch
 from attrs import define, field
 from cuts.compile import torch_backend
+from cuts.frontends.torch.captured_graph import CapturedGraph
+from cuts.frontends.torch.decompositions.recurrent_layers import compile_layers
 from cuts.frontends.torch.dynamo_backend import dynamo
 from cuts.frontends.torch.dynamo_backend.autograd import apply_autograd
 from cuts.frontends.torch.partial import with_drawn_inputs
 from cuts.frontends.torch.partial.unreadable import find_unreadable
+from cuts.ir import as_dtype
+from cuts.ops.reference import evaluate_graph
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
@@ -50,9 +55,18 @@ class Observation:
         return make_boxed_func(module.forward)
 
     def capture(self, module: Any, examples: Sequence[Any]) -> Callable[..., Any]:
-        """Backend of `torch.compile` that compiles nothing."""
+        """Backend of `torch.compile` that compiles nothing.
+
+        PyTorch runs the graphs, and the reference the layers that stay whole in them.
+        """
+        compile_layers(lambda captured, _: partial(_evaluate, captured))
         with dynamo.decompose_layers():
             return apply_autograd(module, examples, with_drawn_inputs(self.compile_part))
+
+
+def _evaluate(captured: CapturedGraph, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    found = evaluate_graph(captured.graph, captured.registry, inputs)
+    return {name: as_dtype(value, captured.graph.types[name].dtype.numpy) for name, value in found.items()}
 
 
 @contextmanager

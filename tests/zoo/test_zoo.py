@@ -14,9 +14,11 @@ from cuts.docs import make_zoo
 from cuts.tests.amounts import NIGHTLY
 from cuts.tests.needs import needs_opencl
 from cuts.tests.zoo.checking import faults_of, results_in_float64, run_forward
+from cuts.tests.zoo.observation import Observation
 from cuts.tests.zoo.records import TASKS, is_right, is_whole, read_records, summary, write_records
 from cuts.tests.zoo.running import missing_library, run_all
 from cuts.tests.zoo.table import LIBRARIES, Architecture, read_table, select
+from torch.nn.functional import scaled_dot_product_attention
 
 #: Architectures of the table and of its sample.
 TABLE_SIZE, SAMPLE_SIZE = 200, 12
@@ -34,6 +36,15 @@ def test_an_architecture_is_whole_and_right(architecture: Architecture) -> None:
     for task in TASKS:
         if not architecture.reason and is_whole(known.get(architecture.name, {}).get(task, {"error": "unknown"})):
             assert is_whole(record[task]), summary(record)
+
+
+def test_captured_attention_is_computed_by_the_reference() -> None:
+    """Attention stays whole in a captured graph, and PyTorch has no kernel of it."""
+    q, k, v = (torch.randn(1, 2, 9, 8) for _ in range(3))
+    observation = Observation()
+    found = torch.compile(scaled_dot_product_attention, backend=observation.capture)(q, k, v)
+    assert torch.allclose(found, scaled_dot_product_attention(q, k, v), atol=1e-5)
+    assert (observation.graphs, observation.foreign_nodes) == (1, 0)
 
 
 def test_the_table_has_its_sizes() -> None:
