@@ -47,7 +47,8 @@ class Splitting:
 
     The model proposes the number of parts. Where both ways are `timed`, `evaluator` decides whether that is faster;
     else the parts have to take less than the part `worth` of the whole by the model. `searched` are the seconds of
-    kernels in sequence by a search of the model, for divisions among which a few points do not decide.
+    kernels in sequence by a search of the model, for divisions among which a few points do not decide. `least` are
+    seconds that no kernel of a group undercuts: where two kernels cannot pay, none of them is evaluated.
     """
 
     evaluator: GroupEvaluator
@@ -56,6 +57,7 @@ class Splitting:
     worth: float = 1.0
     timed: Callable[[FusedGroup], bool] = lambda form: False
     searched: Callable[[Sequence[FusedGroup]], float] | None = None
+    least: Callable[[FusedGroup], float] | None = None
     known: dict[Hashable, int] = field(factory=dict)
     halved: dict[tuple[Hashable, int], tuple[FusedGroup, ...]] = field(factory=dict)
     copied: dict[Hashable, tuple[FusedGroup, ...]] = field(factory=dict)
@@ -67,11 +69,22 @@ class Splitting:
 
     def best(self, group: FusedGroup) -> tuple[float, Division]:
         """Return the least seconds and the division with which they are reached."""
+        if not (self.timed(group) or self.may_pay(group, self.modelled.cost(group))):
+            return self.evaluator.cost(group), WHOLE
         seconds, division = self._best_parts(group)
         aligned = self.aligned_kernels(group)
         if aligned and (found := self._aligned_seconds(group, aligned)) < seconds:
             seconds, division = found, Division(aligned=True)
         return seconds, division
+
+    def may_pay(self, group: FusedGroup, seconds: float) -> bool:
+        """Return whether a division may replace a group of some modelled seconds.
+
+        Its kernels move the bytes of the group, in two launches or more.
+        """
+        if self.least is None or self.target.invariant:
+            return True
+        return self.least(group) + self.target.launch_time < self.worth * seconds
 
     def _aligned_seconds(self, group: FusedGroup, aligned: tuple[FusedGroup, ...]) -> float:
         """Return the seconds of a group with aligned copies; infinite where these do not clearly pay."""
