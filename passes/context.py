@@ -94,7 +94,7 @@ class CompileContext:
         parts = {} if self.async_cost is None else self.async_cost.parts
         evaluator, timed = self.costs.evaluator(modelled), self.costs.times.has
         searched = None if self.costs.times.expected else self.modelled.evaluator.search
-        least = partial(least_seconds, target=self.target)
+        least = partial(least_seconds, target=self.target, launches=2)
         return Splitting(evaluator, modelled, self.target, MAX_MODELLED_SHARE, timed, searched, least, parts)
 
     @property

@@ -39,7 +39,10 @@ def replace_value(graph: Graph, old: str, new: str) -> Graph | None:
 
 @define
 class Rewriting:
-    """Rewritten nodes of a graph so far, in order: `producers` of their values, and new names of replaced ones."""
+    """Walk over a graph with its rewritten nodes so far, in order.
+
+    `producers` define their values, `renamed` has the new names of replaced ones.
+    """
 
     graph: Graph
     nodes: list[Node] = field(factory=list)
@@ -57,7 +60,10 @@ class Rewriting:
         self.producers.update(dict.fromkeys(node.outputs, node))
 
     def replace(self, old: str, new: str) -> bool:
-        """Replace a value that no node defines yet, unless the name of an output forbids it."""
+        """Replace a value that is not defined yet.
+
+        Returns false where the name of an output forbids it.
+        """
         if old not in self.graph.outputs:
             self.renamed[old] = new
             return True

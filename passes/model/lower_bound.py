@@ -128,14 +128,13 @@ def lower_bound(features: Features, target: Target) -> Bound:
     return Bound(target.launch_time + longest(terms, first), terms, first, features, target)
 
 
-def least_seconds(group: FusedGroup, target: Target) -> float:
-    """Return a lower bound of all schedules of a group: its launch and its distinct bytes.
+def least_seconds(group: FusedGroup, target: Target, launches: int = 1) -> float:
+    """Return a lower bound of all kernels that compute a group in some launches.
 
-    Of several segments masks may spare any bytes.
+    They move its distinct bytes; of several segments masks may spare any.
     """
-    if len(group.segments) > 1:
-        return target.launch_time
-    return target.launch_time + float(_dram_bytes(group_work(group)[1], target)) / target.BW_global
+    unique = group_work(group)[1] if len(group.segments) == 1 else 0.0
+    return launches * target.launch_time + float(_dram_bytes(unique, target)) / target.BW_global
 
 
 def _dram_bytes(unique: Count, target: Target) -> Count:

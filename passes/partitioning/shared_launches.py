@@ -51,9 +51,9 @@ class Launch:
 def with_one_schedule(
     launches: Sequence[Launch], keys: Mapping[int, Hashable], is_legal: Callable[[Launch], bool]
 ) -> list[Launch]:
-    """Return launches in which equal kernels have one candidate, that of the last one.
+    """Return launches in which equal kernels have one candidate.
 
-    Equal kernels are lowered once. The groups of a launch that is illegal with these candidates are launched each.
+    Equal kernels are lowered once, with the candidate of the last launch. The groups of a launch that is illegal with these candidates are launched each.
     """
     chosen, found = dict[Hashable, Candidate](), list[Launch]()
     for launch in reversed(launches):

@@ -153,7 +153,7 @@ def test_parts_that_cannot_pay_are_not_evaluated() -> None:
     row = unite(make.programs(), product)
     whole = Splitting(AnalyticCost(GPU), AnalyticCost(GPU), GPU, 0.8).best(row)
     costs = CachedEvaluator(AnalyticCost(GPU))
-    bounded = Splitting(costs, costs, GPU, 0.8, least=lambda group: least_seconds(group, GPU))
+    bounded = Splitting(costs, costs, GPU, 0.8, least=lambda group: least_seconds(group, GPU, 2))
     assert bounded.best(row) == whole and whole[1] == WHOLE
     assert [*costs.costs] == [form_key(row)]
     small = convolution(1, 512, 7)

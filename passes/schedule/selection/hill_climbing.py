@@ -6,7 +6,7 @@ the earlier point. Points of a template are numbered in the order of their place
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
 from math import prod
 from typing import Any, NamedTuple, TypeAlias

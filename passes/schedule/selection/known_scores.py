@@ -5,7 +5,8 @@ The partition searches a group for many points, and the choice of its schedule f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -35,7 +36,7 @@ class KnownScores:
         return [(scores[:count], numbers[:count]) for scores, numbers in self._samples]
 
     def of(self, position: int, numbers: _Array, evaluate: Callable[[_Array], _Array]) -> _Array:
-        """Return the scores of points of a template, whose numbers are in order."""
+        """Return the scores of points of a template, in order of numbers."""
         scores, known = self._known.get(position, (np.zeros(0), numbers[:0]))
         fresh = numbers[~are_among(numbers, known)]
         if len(fresh):
@@ -43,6 +44,12 @@ class KnownScores:
             order = np.argsort(known, kind="stable")  # two sorted runs
             scores, known = self._known[position] = scores[order], known[order]
         return np.asarray(scores[np.searchsorted(known, numbers)])
+
+
+@lru_cache(maxsize=512)
+def known_scores(*search: Hashable) -> KnownScores:
+    """Return the scores of searches of a group for a target."""
+    return KnownScores()
 
 
 def are_among(numbers: _Array, known: _Array) -> _Array:
