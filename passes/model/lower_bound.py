@@ -129,7 +129,7 @@ def lower_bound(features: Features, target: Target) -> Bound:
 
 
 def least_seconds(group: FusedGroup, target: Target, launches: int = 1) -> float:
-    """Return a lower bound of all kernels that compute a group in some launches.
+    """Return a lower bound of the kernels that compute a group.
 
     They move its distinct bytes; of several segments masks may spare any.
     """

@@ -53,7 +53,8 @@ def with_one_schedule(
 ) -> list[Launch]:
     """Return launches in which equal kernels have one candidate.
 
-    Equal kernels are lowered once, with the candidate of the last launch. The groups of a launch that is illegal with these candidates are launched each.
+    Equal kernels are lowered once, with the candidate of the last launch. The groups of a launch that is illegal with
+    these candidates are launched each.
     """
     chosen, found = dict[Hashable, Candidate](), list[Launch]()
     for launch in reversed(launches):
