@@ -17,9 +17,10 @@ from ...ir import FusedGroup, Target
 from ..fusion import form_key
 from ..schedule import Point
 from ..split import Splitting
-from .analytic_cost import AnalyticCost, Leader, iteration_spaces
+from .analytic_cost import AnalyticCost, iteration_spaces
 from .evaluators import BudgetedCost
 from .executor import ModelQuery
+from .sampled_cost import Leader
 
 #: Fewest iteration spaces whose groups are evaluated in other processes.
 MIN_ITERATION_SPACES = 2
