@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import TypeAlias, TypeVar, cast
 
 from attrs import evolve, field, frozen
@@ -33,6 +34,7 @@ from .costs import (
 )
 from .decisions import Decisions
 from .fusion import Group, GroupBuilder, GroupEvaluator, Meaning, NormalForms, Partitioner, Policy, Views
+from .model import least_seconds
 from .results import Layouts
 from .split import Splitting
 
@@ -92,7 +94,8 @@ class CompileContext:
         parts = {} if self.async_cost is None else self.async_cost.parts
         evaluator, timed = self.costs.evaluator(modelled), self.costs.times.has
         searched = None if self.costs.times.expected else self.modelled.evaluator.search
-        return Splitting(evaluator, modelled, self.target, MAX_MODELLED_SHARE, timed, searched, known=parts)
+        least = partial(least_seconds, target=self.target, launches=2)
+        return Splitting(evaluator, modelled, self.target, MAX_MODELLED_SHARE, timed, searched, least, parts)
 
     @property
     def instances(self) -> Instances:

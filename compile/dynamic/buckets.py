@@ -11,7 +11,6 @@ import numpy as np
 from attrs import define, evolve, field
 
 from ...ir import Array, Dim, Graph, UsageError, quote
-from ...latency import buckets as fewest_buckets
 from ..loading import Spec
 from ..plan import CompiledPlan
 from .dynamic_plan import BucketPlan
@@ -82,6 +81,8 @@ def candidates(dim: Dim) -> list[int]:
 def _by_cost(builder: BucketBuilder, dim: Dim, top: Mapping[str, int], waste: float) -> list[int]:
     sizes = candidates(dim)
     plans = [builder.bucket({**top, dim.name: size}).plan for size in sizes]
+    from ...latency import buckets as fewest_buckets
+
     times = [estimated_time(plan) for plan in plans]
     if None in times:
         return sizes

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from math import inf
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from attrs import evolve, field, frozen
 
 from ...ir import FusedGroup, PassError, Segment, Target, expr_variables, has_dependent_sizes, operands
 from ..fusion import form_key
-from ..geometry import ScheduleParameter, ScheduleTemplate, SegmentTemplate, cached_reads, multiplies_one_row
+from ..geometry import ScheduleTemplate, SegmentTemplate, cached_reads, multiplies_one_row
 from ..model import estimate_time, features_of, lower_bound
 from ..schedule import (
-    Batch,
     Candidate,
     Point,
     Space,
@@ -31,32 +30,15 @@ from ..schedule import (
     first_points,
     make_space,
     only_chains,
-    places_at,
-    sample_batches,
     score,
     segment_templates,
     sums_windows,
 )
+from .sampled_cost import Combination, Leader, SampledGroup, sample_group, sampled_seconds
 
-#: Schedule templates, and candidates of each, that groups over a known iteration space are evaluated with.
-MAX_LEADING_STRUCTURES, LEADING_POINTS = 1, 8
-#: The same for spaces of dependent sizes; a search that serves many groups refines more points than that of one.
+#: Schedule templates, and candidates of each, that groups over a known iteration space of dependent sizes are evaluated
+#: with; a search that serves many groups refines more points than that of one.
 MAX_SEARCHED_STRUCTURES, SEARCHED_POINTS = 2, 64
-
-#: Schedule templates of each segment of a group.
-_Combination: TypeAlias = tuple[SegmentTemplate, ...]
-
-
-@frozen(eq=False)
-class Leader:
-    """Best candidates of a schedule template.
-
-    It has the template's position among those of its group, its parameters, and the places of the candidates.
-    """
-
-    position: int
-    knobs: tuple[ScheduleParameter, ...]
-    places: np.ndarray[Any, Any]
 
 
 @frozen
@@ -83,7 +65,11 @@ class AnalyticCost:
         best, *_ = self._lead(group, combinations, self.leaders.get(key, ()))
         if best < inf:
             return best
-        best, self.leaders[key] = (self._search if dependent else self._sample)(group, combinations)
+        if dependent:
+            best, self.leaders[key] = self._search(group, combinations)
+        else:
+            asked = SampledGroup(form_key(group), group, combinations)
+            best, self.leaders[key] = sample_group(asked, self.target, self.sample)
         return best
 
     def search_key(self, group: FusedGroup) -> Hashable:
@@ -137,7 +123,7 @@ class AnalyticCost:
         passes = any(map(multiplies_one_row, group.segments[1:]))  # the product of a row that another segment passes
         return passes or has_dependent_sizes(group) or fills_box(group, self.target) or sums_windows(group, self.target)
 
-    def _combinations(self, group: FusedGroup) -> list[_Combination]:
+    def _combinations(self, group: FusedGroup) -> list[Combination]:
         """Return the schedule templates that are compared."""
         if chains := only_chains(group, self.target):
             return [*chains]
@@ -146,19 +132,19 @@ class AnalyticCost:
         return [*plain, *chain_templates(group, self.target)]
 
     def _lead(
-        self, group: FusedGroup, combinations: Sequence[_Combination], leaders: Sequence[Leader]
+        self, group: FusedGroup, combinations: Sequence[Combination], leaders: Sequence[Leader]
     ) -> tuple[float, Space, tuple[int, ...]]:
         """Return the best of the leading candidates: seconds, the space of its template, and its places."""
         best, space, places = inf, Space(group, self.target, ()), ()
         for leader in leaders:
             own = Space(group, self.target, (ScheduleTemplate(combinations[leader.position], leader.knobs),))
             batch = evaluate(own, own.templates[0], columns_of(own.templates[0], leader.places), 0)
-            seconds = score(batch, own) if self._is_searched(group) else _seconds(batch, own)
+            seconds = score(batch, own) if self._is_searched(group) else sampled_seconds(batch, own)
             if (found := float(seconds.min())) < best:
                 best, space, places = found, own, tuple(leader.places[int(seconds.argmin())].tolist())
         return best, space, places
 
-    def _search(self, group: FusedGroup, combinations: Sequence[_Combination]) -> tuple[float, tuple[Leader, ...]]:
+    def _search(self, group: FusedGroup, combinations: Sequence[Combination]) -> tuple[float, tuple[Leader, ...]]:
         """Return the estimate of the candidate that is chosen without a device, and the best of its template."""
         try:
             points = self.points.get(form_key(group)) or search_points(group, self.target)
@@ -171,28 +157,13 @@ class AnalyticCost:
             found.append(Leader(position, templates[number].parameters, places))
         return points[0].score, tuple(found)
 
-    def _sample(self, group: FusedGroup, combinations: Sequence[_Combination]) -> tuple[float, tuple[Leader, ...]]:
-        """Return the best of a sample, and the best candidates of the best templates."""
-        found: list[tuple[float, Leader]] = []
-        space = make_space(group, self.target, True, combinations)
-        for position, batch in enumerate(sample_batches(space, self.sample)):
-            values = _seconds(batch, space)
-            assert batch.points is not None, "samples name their points"
-            first = np.argsort(values, kind="stable")[:LEADING_POINTS]
-            if np.isfinite(values[first[0]]):
-                places = places_at(batch.structure, batch.points[first])
-                found.append((float(values[first[0]]), Leader(position, batch.structure.parameters, places)))
-        found.sort(key=lambda pair: pair[0])
-        leaders = tuple(leader for _, leader in found[:MAX_LEADING_STRUCTURES])
-        return found[0][0] if found else inf, leaders
-
 
 def search_points(group: FusedGroup, target: Target) -> tuple[Point, ...]:
     """Return the best points of a group that leads others."""
     return first_points(group, target, count=SEARCHED_POINTS)
 
 
-def _similarity(group: FusedGroup, combinations: Sequence[_Combination]) -> tuple[Any, ...]:
+def _similarity(group: FusedGroup, combinations: Sequence[Combination]) -> tuple[Any, ...]:
     """Return a key of the groups that are evaluated with the same leading candidates."""
     return tuple(tuple(map(_choices, each)) for each in combinations), *iteration_spaces(group)
 
@@ -218,12 +189,6 @@ def _choices(structure: SegmentTemplate) -> tuple[Hashable, ...]:
         structure.additions,
         structure.parts,
     )
-
-
-def _seconds(batch: Batch, space: Space) -> np.ndarray[Any, Any]:
-    """Return the modelled seconds of candidates, infinity where they are illegal, without bank conflicts."""
-    estimate = batch.flat(estimate_time(batch.features, lower_bound(batch.features, space.target), space.target))
-    return np.where(batch.legal, estimate, inf)
 
 
 def iteration_spaces(group: FusedGroup) -> tuple[Any, ...]:

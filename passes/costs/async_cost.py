@@ -17,9 +17,10 @@ from ...ir import FusedGroup, Target
 from ..fusion import form_key
 from ..schedule import Point
 from ..split import Splitting
-from .analytic_cost import AnalyticCost, Leader, iteration_spaces
+from .analytic_cost import AnalyticCost, iteration_spaces
 from .evaluators import BudgetedCost
 from .executor import ModelQuery
+from .sampled_cost import Leader
 
 #: Fewest iteration spaces whose groups are evaluated in other processes.
 MIN_ITERATION_SPACES = 2
@@ -79,9 +80,17 @@ def search_ahead(groups: Sequence[FusedGroup], splitting: Splitting, limited: Bu
 
     The partition asks for their costs next. These stay as they are: a search depends on its group only.
     """
+    points, distinct = limited.evaluator.points, {form_key(group): group for group in groups}
+    _search_points([*distinct.values()], limited, run)
+    scores = {key: points[key][0].score for key in distinct if key in points}
+    divided = [distinct[key] for key, seconds in scores.items() if splitting.may_pay(distinct[key], seconds)]
+    _search_points([form for group in divided for form in splitting.possible_parts(group)], limited, run)
+
+
+def _search_points(groups: Sequence[FusedGroup], limited: BudgetedCost, run: SearchService) -> None:
+    """Search one group of each iteration space that is not known."""
     modelled, wanted = limited.evaluator, dict[Hashable, FusedGroup]()
-    distinct = {form_key(group): group for group in groups}
-    for form in (form for group in distinct.values() for form in (group, *splitting.possible_parts(group))):
+    for form in groups:
         if not limited.is_measured(form) and (key := modelled.search_key(form)) is not None:
             wanted.setdefault(key, form)
     found = run([PointsRequest(form, modelled.target) for form in wanted.values()])()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from attrs import evolve
+from attrs import define, evolve, field
 
 from ...ir import Array, Graph, Node, Program, Read, TensorType, needed_nodes
 from ...ir import fresh_name as fresh_name  # the passes take it from here
@@ -35,6 +35,50 @@ def replace_value(graph: Graph, old: str, new: str) -> Graph | None:
             renamed = tuple(stays if v == gone else v for v in node.outputs)
             nodes.append(node if renamed == node.outputs else evolve(node, outputs=renamed))
     return evolve(graph, nodes=tuple(nodes), types={v: t for v, t in graph.types.items() if v != gone})
+
+
+@define
+class Rewriting:
+    """Walk over a graph with its rewritten nodes so far, in order.
+
+    `producers` define their values, `renamed` has the new names of replaced ones.
+    """
+
+    graph: Graph
+    nodes: list[Node] = field(factory=list)
+    producers: dict[str, Node] = field(factory=dict)
+    renamed: dict[str, str] = field(factory=dict)
+
+    def next(self) -> Iterator[Node]:
+        """Yield the nodes of the graph, which read new values."""
+        for node in self.graph.nodes:
+            yield rename_inputs(node, self.renamed)
+
+    def add(self, node: Node) -> None:
+        """Add a node."""
+        self.nodes.append(node)
+        self.producers.update(dict.fromkeys(node.outputs, node))
+
+    def replace(self, old: str, new: str) -> bool:
+        """Replace a value that is not defined yet.
+
+        Returns false where the name of an output forbids it.
+        """
+        if old not in self.graph.outputs:
+            self.renamed[old] = new
+            return True
+        so_far = replace_value(evolve(self.graph, nodes=tuple(self.nodes)), old, new)
+        if so_far is None:
+            return False
+        self.renamed = {value: old if name == new else name for value, name in self.renamed.items()} | {new: old}
+        self.nodes, self.producers = list(so_far.nodes), so_far.producer()
+        return True
+
+    @property
+    def result(self) -> Graph:
+        """The rewritten graph, without unused values."""
+        nodes = tuple(self.nodes)
+        return self.graph if nodes == self.graph.nodes else prune(evolve(self.graph, nodes=nodes))
 
 
 def prune(graph: Graph) -> Graph:

@@ -33,9 +33,10 @@ from collections.abc import Mapping
 import numpy as np
 from attrs import field, frozen
 
-from ...ir import WITH_PRODUCER, Target
+from ...ir import WITH_PRODUCER, FusedGroup, Target
 from ..geometry import Count, ceil_div, producer_share, teams_of
 from .feature_schema import Features
+from .roofline import group_work
 
 #: Names of the resources, in the order of the table that `bound_terms` returns.
 RESOURCES = ("math", "tensor", "issue", "shared", "l2", "dram", "latency")
@@ -98,7 +99,7 @@ def lower_bound(features: Features, target: Target) -> Bound:
     """
     most = np.maximum(1, resident_blocks(features, np.maximum(8.0, features.held), target))
     fullest = np.ceil(features.grid / target.NUM_SM)
-    dram = np.maximum(0.0, features.unique_bytes - target.l2_bytes) if target.warm_caches else features.unique_bytes
+    dram = _dram_bytes(features.unique_bytes, target)
     lanes = float(target.warp_size)
     barrier = np.where(np.greater(features.threads, 1), target.barrier_clocks, 0.0)
     warps = ceil_div(features.threads, target.warp_size)
@@ -125,6 +126,19 @@ def lower_bound(features: Features, target: Target) -> Bound:
     }
     first = 0.0 if target.warm_caches else np.where(reads, max(load, target.first_load), 0.0)
     return Bound(target.launch_time + longest(terms, first), terms, first, features, target)
+
+
+def least_seconds(group: FusedGroup, target: Target, launches: int = 1) -> float:
+    """Return a lower bound of the kernels that compute a group.
+
+    They move its distinct bytes; of several segments masks may spare any.
+    """
+    unique = group_work(group)[1] if len(group.segments) == 1 else 0.0
+    return launches * target.launch_time + float(_dram_bytes(unique, target)) / target.BW_global
+
+
+def _dram_bytes(unique: Count, target: Target) -> Count:
+    return np.maximum(0.0, unique - target.l2_bytes) if target.warm_caches else unique
 
 
 def idle_schedulers(features: Features, resident: Count, target: Target) -> Count:

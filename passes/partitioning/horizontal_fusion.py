@@ -31,7 +31,7 @@ from ..results import Launches, ScheduledPartition, kernel_key
 from ..schedule import Candidate, choose
 from .dependencies import connected_models, dependencies, levels
 from .live_memory import in_least_memory, limit_live_memory
-from .shared_launches import Launch, in_order
+from .shared_launches import Launch, in_order, with_one_schedule
 
 #: Bytes of launch parameters for each pointer, in any dialect.
 POINTER_BYTES = 12
@@ -76,7 +76,9 @@ def fuse_horizontally(previous: ScheduledPartition, context: CompileContext) -> 
         packed = _merge_all(members, target, executor, over, packed)
         launches = list(_faster_launches(packed, launches, context.costs, views))
     shared = [] if record is None or replay is None else [*_shared_members(launches, record, replay)]
-    return _launches(previous, _with_shared(launches, shared, needs, views, target, executor), keys)
+    launches = _with_shared(launches, shared, needs, views, target, executor)
+    launches = with_one_schedule(launches, keys, lambda launch: is_launchable(launch, target))
+    return _launches(previous, launches, keys)
 
 
 def _with_shared(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ...ir import FusedGroup, member_name
 from ..fusion import Group, rename_group
@@ -46,6 +46,31 @@ class Launch:
     def arguments(self) -> int:
         """Number of its pointers, without tables."""
         return sum(len(g.form.inputs) + len(g.form.outputs) for g in self.groups)
+
+
+def with_one_schedule(
+    launches: Sequence[Launch], keys: Mapping[int, Hashable], is_legal: Callable[[Launch], bool]
+) -> list[Launch]:
+    """Return launches in which equal kernels have one candidate.
+
+    Equal kernels are lowered once, with the candidate of the last launch. The groups of a launch that is illegal with
+    these candidates are launched each.
+    """
+    chosen, found = dict[Hashable, Candidate](), list[Launch]()
+    for launch in reversed(launches):
+        own = [keys[place] for place in launch.places]
+        agreed = evolve(launch, candidates=tuple(map(chosen.get, own, launch.candidates)))
+        if len(own) == 1 or agreed.candidates == launch.candidates:
+            found.append(launch)
+        elif is_legal(agreed):
+            found.append(agreed)
+        else:
+            members = zip(launch.groups, launch.candidates, launch.places, strict=True)
+            found += [Launch((group,), (candidate,), (place,)) for group, candidate, place in members]
+            continue
+        if len(own) > 1:
+            chosen.update(zip(own, agreed.candidates, strict=True))
+    return found[::-1]
 
 
 def in_order(launches: Sequence[Launch], needs: Sequence[frozenset[int]]) -> Iterator[Launch]:

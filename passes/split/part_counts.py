@@ -17,6 +17,8 @@ from ...ir import (
 )
 from ..geometry import register_chain
 from .align_operands import multiplies_by_lanes
+from .split_chain import chain_candidates
+from .split_columns import column_candidates
 from .split_reduction import cuts_of, may_be_divided
 
 #: Results of a block tile, about, of a contraction and where neighbouring results read neighbouring elements (other
@@ -31,6 +33,16 @@ INVARIANT_DEPTH, INVARIANT_ROW, INVARIANT_COLUMNS = 16384, 8192, 1024
 #: Side of a tile of a product by lanes, rounds of its blocks, the share of them that is full, and parts that fill the
 #: last one, with fewest terms.
 TILE_SIDE, MIN_ROUNDS, MAX_ROUNDS, MIN_FULL_SHARE, MAX_FILLING_PARTS, MIN_FILLING_TERMS = 128, 0.5, 4, 0.93, 12, 256
+
+
+def part_counts(group: FusedGroup, target: Target) -> tuple[int, ...]:
+    """Return the numbers of parts to compare.
+
+    They are those of a group's reduction, or of a chain's columns.
+    """
+    if target.invariant:
+        return tuple(n for n in (invariant_parts(group),) if n > 1)
+    return candidates(group, target) or chain_candidates(group, target) or column_candidates(group, target)
 
 
 def invariant_parts(group: FusedGroup) -> int:

@@ -11,9 +11,9 @@ from ...ir import FusedGroup, Target, TensorType
 from ...ops.language import unused_name
 from ..fusion import Group, GroupEvaluator, Views, canonical_names, form_key
 from .align_operands import align_operands, may_be_aligned, multiplies_by_lanes
-from .part_counts import candidates, filling_parts, invariant_parts
-from .split_chain import chain_candidates, split_chain
-from .split_columns import column_candidates, split_columns
+from .part_counts import filling_parts, part_counts
+from .split_chain import split_chain
+from .split_columns import split_columns
 from .split_reduction import split_reduction
 
 
@@ -47,7 +47,8 @@ class Splitting:
 
     The model proposes the number of parts. Where both ways are `timed`, `evaluator` decides whether that is faster;
     else the parts have to take less than the part `worth` of the whole by the model. `searched` are the seconds of
-    kernels in sequence by a search of the model, for divisions among which a few points do not decide.
+    kernels in sequence by a search of the model, for divisions among which a few points do not decide. No division of
+    a group undercuts its `least` seconds.
     """
 
     evaluator: GroupEvaluator
@@ -56,6 +57,7 @@ class Splitting:
     worth: float = 1.0
     timed: Callable[[FusedGroup], bool] = lambda form: False
     searched: Callable[[Sequence[FusedGroup]], float] | None = None
+    least: Callable[[FusedGroup], float] | None = None
     known: dict[Hashable, int] = field(factory=dict)
     halved: dict[tuple[Hashable, int], tuple[FusedGroup, ...]] = field(factory=dict)
     copied: dict[Hashable, tuple[FusedGroup, ...]] = field(factory=dict)
@@ -67,11 +69,17 @@ class Splitting:
 
     def best(self, group: FusedGroup) -> tuple[float, Division]:
         """Return the least seconds and the division with which they are reached."""
+        if self.least and not (self.timed(group) or self.may_pay(group, self.modelled.cost(group))):
+            return self.evaluator.cost(group), WHOLE
         seconds, division = self._best_parts(group)
         aligned = self.aligned_kernels(group)
         if aligned and (found := self._aligned_seconds(group, aligned)) < seconds:
             seconds, division = found, Division(aligned=True)
         return seconds, division
+
+    def may_pay(self, group: FusedGroup, seconds: float) -> bool:
+        """Return whether a division may replace a group of some modelled seconds."""
+        return self.least is None or self.target.invariant or self.least(group) < self.worth * seconds
 
     def _aligned_seconds(self, group: FusedGroup, aligned: tuple[FusedGroup, ...]) -> float:
         """Return the seconds of a group with aligned copies; infinite where these do not clearly pay."""
@@ -160,7 +168,7 @@ class Splitting:
     def possible_parts(self, group: FusedGroup) -> Iterator[FusedGroup]:
         """Yield the groups that `best_part_count` compares."""
         if form_key(group) not in self.known:
-            for parts in _part_counts(group, self.target):
+            for parts in part_counts(group, self.target):
                 yield from self._halves(group, parts)
 
     def best_part_count(self, group: FusedGroup) -> int:
@@ -172,7 +180,7 @@ class Splitting:
         if key not in self.known:
             found, slower = (inf, 1), False
             whole = [r.reduce[0].extent for s in group.segments for r in s.reductions[:1]]
-            for parts in reversed(_part_counts(group, self.target)):
+            for parts in reversed(part_counts(group, self.target)):
                 seconds = _sum(self._halves(group, parts), self.modelled) or inf
                 if isnan(seconds):  # no answer in time
                     return 1
@@ -182,13 +190,6 @@ class Splitting:
                     break
             self.known[key] = found[1]
         return self.known[key]
-
-
-def _part_counts(group: FusedGroup, target: Target) -> tuple[int, ...]:
-    """Return the numbers of parts of a group's reduction, or of a chain's columns, to compare."""
-    if target.invariant:
-        return tuple(n for n in (invariant_parts(group),) if n > 1)
-    return candidates(group, target) or chain_candidates(group, target) or column_candidates(group, target)
 
 
 def _in_parts(group: FusedGroup, parts: int) -> tuple[FusedGroup, ...] | None:

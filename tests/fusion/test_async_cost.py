@@ -16,7 +16,7 @@ from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup
 from cuts.ir.text import print_ir
 from cuts.passes.context import CompileContext
-from cuts.passes.costs import analytic_cost
+from cuts.passes.costs import analytic_cost, sampled_cost
 from cuts.passes.costs.async_cost import CostRequest, CostResult, evaluate_costs
 from cuts.passes.fusion.grouping.partition import MAX_LOOKAHEAD_ROUNDS
 from cuts.passes.pipeline import stage_results
@@ -129,7 +129,8 @@ def synchronous_costs(evaluation_counts: Counter[str]) -> Iterator[tuple[Partiti
             return cost(self, group)
 
         patch.setattr(analytic_cost, "evaluate", count_batch)
-        patch.setattr(analytic_cost, "sample_batches", lambda *given: map(record, sample_batches(*given)))
+        sampled_cost.sample_group.cache_clear()
+        patch.setattr(sampled_cost, "sample_batches", lambda *given: map(record, sample_batches(*given)))
         patch.setattr(analytic_cost.AnalyticCost, "cost", count_cost)
 
         def record(batch: Batch) -> Batch:
@@ -148,3 +149,11 @@ def test_a_partition_evaluates_no_more_than_expected(
     """
     assert synchronous_costs[0].groups
     assert not evaluation_counts - LOOKED_AT
+
+
+def test_equal_groups_are_sampled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = form_groups(ByModel(TARGET))[0].groups[0]
+    sampled_cost.sample_group.cache_clear()
+    costs = [analytic_cost.AnalyticCost(TARGET).cost(group.form)]
+    monkeypatch.setattr(sampled_cost, "sample_batches", None)
+    assert [analytic_cost.AnalyticCost(TARGET).cost(group.form)] == costs

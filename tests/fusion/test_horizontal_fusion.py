@@ -28,7 +28,7 @@ from cuts.passes.partitioning.horizontal_fusion import (
     is_launchable,
     launch_seconds,
 )
-from cuts.passes.partitioning.shared_launches import Launch, in_order
+from cuts.passes.partitioning.shared_launches import Launch, in_order, with_one_schedule
 from cuts.passes.pipeline import compile_graph, run_stages
 from cuts.passes.schedule.selection.choose import Candidate, choose
 from cuts.runtime import make_plan
@@ -319,6 +319,20 @@ def test_kernels_of_clusters_share_no_launch() -> None:
     plain, clustered = (evolve(alone, schedule=Schedule((evolve(part, cluster=n),))) for n in (1, 8))
     assert is_launchable(launch(plain, plain), GPU)
     assert not is_launchable(launch(clustered, clustered), GPU)
+
+
+def test_equal_kernels_of_launches_have_one_schedule() -> None:
+    keys = {0: "sum", 1: "add", 2: "add", 3: "add", 4: "add"}
+    narrow, wide, other = (candidate(1e-6, 8, 2, threads) for threads in (64, 128, 64))
+    groups: Any = "abc", "de"
+    rows = [Launch(groups[0], (other, narrow, narrow), (0, 1, 2)), Launch(groups[1], (wide, wide), (3, 4))]
+
+    def widths(legal: bool) -> list[tuple[float, ...]]:
+        found = with_one_schedule(rows, keys, lambda launch: legal)
+        return [tuple(c.features["threads"] for c in each.candidates) for each in found]
+
+    assert widths(True) == [(64, 128, 128), (128, 128)]
+    assert widths(False) == [(64,), (64,), (64,), (128, 128)]
 
 
 def test_products_of_a_row_have_one_schedule() -> None:

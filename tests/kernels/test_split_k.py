@@ -29,10 +29,12 @@ from cuts.passes.costs.cost_model import KernelsQuery, Questions
 from cuts.passes.costs.executor import Workload
 from cuts.passes.fusion.grouping.group_builder import GroupBuilder
 from cuts.passes.fusion.grouping.groups import form_key
+from cuts.passes.fusion.grouping.partitioner import CachedEvaluator
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.programs import build_programs
 from cuts.passes.fusion.views import find_views
+from cuts.passes.model.lower_bound import least_seconds
 from cuts.passes.schedule import Candidate
 from cuts.passes.split.part_counts import candidates
 from cuts.passes.split.split_reduction import split_reduction
@@ -143,6 +145,19 @@ def test_few_results_are_split_and_many_are_not() -> None:
     assert seconds < AnalyticCost(GPU).cost(small)
     assert not candidates(large, GPU)
     assert splitting.best(large)[1] == WHOLE
+
+
+def test_parts_that_cannot_pay_are_not_evaluated() -> None:
+    make = builder()
+    product = make.node("matmul", make.input(1, 4096), make.input(4096, 16384))
+    row = unite(make.programs(), product)
+    whole = Splitting(AnalyticCost(GPU), AnalyticCost(GPU), GPU, 0.8).best(row)
+    costs = CachedEvaluator(AnalyticCost(GPU))
+    bounded = Splitting(costs, costs, GPU, 0.8, least=lambda group: least_seconds(group, GPU, 2))
+    assert bounded.best(row) == whole and whole[1] == WHOLE
+    assert [*costs.costs] == [form_key(row)]
+    small = convolution(1, 512, 7)
+    assert bounded.best(small) == evolve(bounded, least=None).best(small)
 
 
 @pytest.mark.parametrize(

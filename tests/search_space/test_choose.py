@@ -11,12 +11,13 @@ from cuts.backends.devices import find_target
 from cuts.backends.targets import descriptions
 from cuts.ir import Pruning
 from cuts.ir.errors import PassError, UsageError
-from cuts.passes.model.lower_bound import lower_bound
+from cuts.passes.model.lower_bound import least_seconds, lower_bound
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.selection import enumerate as points
 from cuts.passes.schedule.selection import hill_climbing as climb
 from cuts.passes.schedule.selection.choose import assess, choose, choose_soon, explain, structural_key
 from cuts.passes.schedule.selection.enumerate import batches, evaluate, to_schedule
+from cuts.passes.schedule.selection.known_scores import KnownScores
 from cuts.passes.schedule.selection.prune import is_pruned, prune, pul_values
 from cuts.passes.schedule.space import make_space
 
@@ -64,6 +65,29 @@ def test_choice_considers_no_more_points(monkeypatch):
     monkeypatch.setattr(points, "evaluate", counting_evaluate)
     climb.best_points(matmul(256, 256, 64), H200, Pruning(), 1)
     assert not counted - Counter(batches=15, points=40_670)  # on 30 November 2026
+
+
+def test_known_scores_are_not_computed_again(monkeypatch):
+    group, known, counted = matmul(64, 96, 48), KnownScores(), Counter()
+    climb.best_points(group, H200, Pruning(), 64, known)
+
+    def counting_evaluate(*given):
+        counted.update(batches=1)
+        return evaluate(*given)
+
+    monkeypatch.setattr(climb, "evaluate", counting_evaluate)
+    monkeypatch.setattr(points, "evaluate", counting_evaluate)
+    again = climb.best_points(group, H200, Pruning(), 8, known)
+    seldom = counted["batches"]
+    assert again == climb.best_points(group, H200, Pruning(), 8)
+    assert 3 * seldom < counted["batches"] - seldom
+    assert climb.best_points(group, H200, Pruning(), 100, known) == climb.best_points(group, H200, Pruning(), 100)
+
+
+@pytest.mark.parametrize("target", GPUS, ids=lambda t: t.name)
+def test_no_schedule_undercuts_the_least_seconds(target):
+    for group in ALL.values():
+        assert least_seconds(group, target) <= choose(group, target)[0].bound * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("name", sorted(ALL))

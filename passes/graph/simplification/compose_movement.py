@@ -48,7 +48,7 @@ from ....ir import (
     substitute_expr,
 )
 from ....ops.language import Instances
-from ..rewrite import prune, replace_value
+from ..rewrite import Rewriting
 
 
 @frozen
@@ -71,38 +71,36 @@ class ComposeMovement:
 
     def run(self, graph: Graph) -> Graph:
         """Return the graph with the shortest chains of movements."""
-        found, position, producers = graph, 0, graph.producer()
-        while position < len(found.nodes):
-            shorter = self._shorten(found, position, producers)
-            if shorter is None:
-                position += 1
-                continue
-            # Movements before a shortened one are unchanged; nodes without readers are dropped at the end.
-            found, producers = shorter, shorter.producer()
-        return graph if found is graph else prune(found)
+        rewriting = Rewriting(graph)
+        for node in rewriting.next():
+            found: Node | str | None = node
+            while isinstance(found, Node):
+                node = found
+                found = self._shorten(node, graph, rewriting.producers)
+            if found is None or not rewriting.replace(node.outputs[0], found):
+                rewriting.add(node)
+        return rewriting.result
 
-    def _shorten(self, graph: Graph, position: int, producers: Mapping[str, Node]) -> Graph | None:
-        """Return the graph with a movement composed with its predecessor, or None."""
-        last = graph.nodes[position]
+    def _shorten(self, last: Node, graph: Graph, producers: Mapping[str, Node]) -> Node | str | None:
+        """Return a movement composed with its predecessor, or the equal value; None where there is neither."""
         whole = self._rejoined_tensor(last, graph, producers)
         if whole is not None:
-            return replace_value(graph, last.outputs[0], whole)
+            return whole
         second = self._move(last, graph)
         first_node = None if second is None else producers.get(last.operands[0])
         if second is None or first_node is None:
             return None
         first = self._move(first_node, graph)
         if first is None:
-            part = self._restored_operand(first_node, second, graph)
-            return None if part is None else replace_value(graph, last.outputs[0], part)
+            return self._restored_operand(first_node, second, graph)
         source = first_node.operands[0]
         composed = compose(first, second, graph.types[source])
         if _is_copy(composed, graph.types[source]):
-            return replace_value(graph, last.outputs[0], source)
+            return source
         for op, attributes in _proposals(first_node, last):
             node = evolve(last, op=op, inputs=(source,), attributes=attributes)
             if self._means(node, graph.types[source], composed):
-                return evolve(graph, nodes=(*graph.nodes[:position], node, *graph.nodes[position + 1 :]))
+                return node
         return None
 
     def _move(self, node: Node, graph: Graph) -> IndexMap | None:

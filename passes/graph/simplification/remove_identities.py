@@ -49,11 +49,13 @@ class RemoveIdentities:
             if len(copies) < len(node.outputs):
                 nodes.append(node)
         graph = evolve(graph, nodes=tuple(nodes)) if renamed else graph
+        producers = graph.producer()
         for output in graph.outputs:
-            last = graph.producer().get(output)
+            last = producers.get(output)
             source = None if last is None else self._copies(last, graph).get(output)
             if source is not None and last is not None and len(last.outputs) == 1:
-                graph = replace_value(graph, output, source) or graph
+                found = replace_value(graph, output, source)
+                graph, producers = (graph, producers) if found is None else (found, found.producer())
         return prune(graph)
 
     def _copies(self, node: Node, graph: Graph) -> dict[str, str]:

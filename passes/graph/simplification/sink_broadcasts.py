@@ -13,13 +13,14 @@ matrix, and a gradient is one sum over all of them instead of a tensor for each 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain, combinations, zip_longest
 from typing import Any, ClassVar, TypeAlias
 
 from attrs import evolve, frozen
 
 from ....ir import CutsError, Expr, Graph, IndexLike, Node, Read, Statement, TensorType, Var, rebuild, substitute_expr
-from ....ops.language import Instance, Instances, canonicalise
+from ....ops.language import Instances, canonicalise
 from ..rewrite import prune
 from .compose_movement import IndexMap, compose, read_move
 
@@ -106,7 +107,7 @@ class SinkBroadcasts:
         if len(formal) < len(moves) or (before.inputs, before.outputs) != (after.inputs, after.outputs):
             return False
         types = before.output_types == after.output_types
-        return types and _read_sources(before, formal) == after.program.statements
+        return types and _read_sources(before.program.statements, tuple(formal.items())) == after.program.statements
 
 
 def _composed_move(first: IndexMap | None, second: IndexMap, source: TensorType) -> IndexMap | None:
@@ -115,8 +116,12 @@ def _composed_move(first: IndexMap | None, second: IndexMap, source: TensorType)
     return move if isinstance(move.body, Read) else None
 
 
-def _read_sources(instance: Instance, moves: Mapping[str, IndexMap]) -> tuple[Statement, ...]:
-    """Return the statements of an instance with operands read at their sources."""
+@lru_cache(maxsize=1 << 10)
+def _read_sources(
+    statements: tuple[Statement, ...], operands: tuple[tuple[str, IndexMap], ...]
+) -> tuple[Statement, ...]:
+    """Return statements with operands read at their sources; equal nodes share them."""
+    moves = dict(operands)
 
     def leaf(read: Expr) -> Expr:
         if not isinstance(read, Read) or read.tensor not in moves:
@@ -129,5 +134,4 @@ def _read_sources(instance: Instance, moves: Mapping[str, IndexMap]) -> tuple[St
         assert isinstance(found, Read)
         return evolve(found, tensor=read.tensor, guards=read.guards)
 
-    statements = instance.program.statements
     return tuple(canonicalise(evolve(statement, body=rebuild(statement.body, leaf))) for statement in statements)

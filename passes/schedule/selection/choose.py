@@ -30,6 +30,7 @@ from ...model import NUMBERS, Bound, Features, features_of, limiting, lower_boun
 from ..space import Space, make_space
 from .enumerate import columns_of, sample_batches, to_schedule
 from .hill_climbing import Point, best_points
+from .known_scores import known_scores
 from .prune import estimate_schedule, score
 
 #: Samples of each template where time is short.
@@ -117,7 +118,7 @@ def choose_soon(group: FusedGroup, target: Target) -> Candidate:
 
 @lru_cache(maxsize=4096)
 def _search(key: _Key, target: Target, pruning: Pruning, count: int) -> tuple[Point, ...]:
-    return best_points(key.group, target, pruning, count)
+    return best_points(key.group, target, pruning, count, known_scores(key, target, pruning))
 
 
 def structural_key(group: FusedGroup) -> tuple[object, ...]:

@@ -7,7 +7,7 @@ the earlier point. Points of a template are numbered in the order of their place
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -18,6 +18,7 @@ from ....ir import FusedGroup, Pruning, Target
 from ...geometry import ScheduleParameter, ScheduleTemplate, distinct_values
 from ..space import Space, make_space
 from .enumerate import columns_of, evaluate, sample_possible_batches
+from .known_scores import KnownScores, are_among
 from .prune import is_pruned, score
 from .varied_points import depth_parameter, varied_points
 
@@ -25,6 +26,8 @@ from .varied_points import depth_parameter, varied_points
 SAMPLED_POINTS = 1 << 16
 #: Points that are refined.
 REFINED_POINTS = 32
+#: Points of a template's sample that are remembered for further searches.
+MAX_SEEDS = 64
 #: Points of each template that are refined in any case, so that no template is judged by a poor sample.
 TEMPLATE_LEADERS = 6
 #: Most rounds of refinement; climbing stops as soon as the best points stay the same.
@@ -43,18 +46,21 @@ class Point(NamedTuple):
     places: tuple[int, ...]
 
 
-def best_points(group: FusedGroup, target: Target, pruning: Pruning, count: int) -> tuple[Point, ...]:
+def best_points(
+    group: FusedGroup, target: Target, pruning: Pruning, count: int, known: KnownScores | None = None
+) -> tuple[Point, ...]:
     """Return the best legal points of a group's full space.
 
-    They are those that a search finds, best first; none where sums have to be divided first.
+    They are those that a search finds, best first; none where sums have to be divided first. Earlier searches of equal
+    groups share the scores that are `known`.
     """
     coarse = make_space(group, target, coarse=True)
     if not coarse.templates:
         return ()
     full = make_space(group, target)
     wide = {s.segments: k for k, s in enumerate(full.templates)}
-    climb = _Climb(full, pruning)
-    for position, scores, rows in _seeds(coarse, max(REFINED_POINTS, count), pruning):
+    climb = _Climb(full, pruning, known or KnownScores())
+    for position, scores, rows in _seeds(coarse, max(REFINED_POINTS, count), pruning, climb.earlier):
         structure = coarse.templates[position]
         place = wide[structure.segments]
         climb.add(place, scores, _embed(structure, full.templates[place], rows))
@@ -74,6 +80,7 @@ class _Climb:
 
     space: Space
     pruning: Pruning
+    earlier: KnownScores = field(factory=KnownScores)
     scores: _Array = field(factory=lambda: np.zeros(0))
     structures: _Array = field(factory=lambda: np.zeros(0, dtype=np.int64))
     numbers: _Array = field(factory=lambda: np.zeros(0, dtype=np.int64))
@@ -102,8 +109,9 @@ class _Climb:
         for position in sorted(set(structures.tolist())):
             structure = self.space.templates[position]
             moves = _moves(structure, numbers[structures == position])
-            moves = moves[~_are_among(moves, self.known[position])]
-            self.add(position, _score(self.space, structure, moves, self.pruning), moves)
+            moves = moves[~are_among(moves, self.known[position])]
+            score_points = partial(_score, self.space, structure, pruning=self.pruning)
+            self.add(position, self.earlier.of(position, moves, score_points), moves)
         return bool(len(fresh))
 
     def _best(self, most: int) -> _Array:
@@ -136,17 +144,12 @@ class _Climb:
                 yield Point(value, position, tuple(row))
 
 
-def _seeds(space: Space, count: int, pruning: Pruning) -> Iterator[tuple[int, _Array, _Array]]:
+def _seeds(space: Space, count: int, pruning: Pruning, known: KnownScores) -> Iterator[tuple[int, _Array, _Array]]:
     """Yield the best points of a sample, and the leaders of every template: position of the template, scores, and rows
     of places.
     """
-    each = max(2048, min(16384, SAMPLED_POINTS // len(space.templates)))
-    found: list[tuple[int, _Array, _Array]] = []
-    for position, batch in enumerate(sample_possible_batches(space, each)):
-        values = score(batch, space, pruning)
-        assert batch.points is not None, "samples name their points"
-        first = _smallest(values, count)
-        found.append((position, values[first], batch.points[first]))
+    samples = known.sample(count, lambda most: [*_best_sampled(space, most, pruning)], MAX_SEEDS)
+    found = [(position, *sample) for position, sample in enumerate(samples)]
     scores, positions = (
         np.concatenate(parts)
         for parts in (
@@ -166,18 +169,22 @@ def _seeds(space: Space, count: int, pruning: Pruning) -> Iterator[tuple[int, _A
         yield position, scores[kept], places[kept]
 
 
+def _best_sampled(space: Space, count: int, pruning: Pruning) -> Iterator[tuple[_Array, _Array]]:
+    """Yield scores and numbers of the best points of each template's sample."""
+    each = max(2048, min(16384, SAMPLED_POINTS // len(space.templates)))
+    for batch in sample_possible_batches(space, each):
+        values = score(batch, space, pruning)
+        assert batch.points is not None, "samples name their points"
+        first = _smallest(values, count)
+        yield values[first], batch.points[first]
+
+
 def _smallest(values: _Array, count: int) -> _Array:
     """Return the positions of the smallest finite values in order, the first of equal ones first."""
     few = np.flatnonzero(np.isfinite(values))
     if len(few) > count:
         few = few[values[few] <= np.partition(values[few], count - 1)[count - 1]]
     return few[np.argsort(values[few], kind="stable")][:count]
-
-
-def _are_among(numbers: _Array, known: _Array) -> _Array:
-    """Return which numbers are among `known` ones, in order."""
-    place = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
-    return np.asarray(known[place] == numbers)
 
 
 def _by_warps(structure: ScheduleTemplate, places: _Array) -> list[_Array]:
