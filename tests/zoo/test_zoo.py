@@ -39,7 +39,7 @@ def test_an_architecture_is_whole_and_right(architecture: Architecture) -> None:
 
 
 def test_captured_attention_is_computed_by_the_reference() -> None:
-    """Attention stays whole in a captured graph, and PyTorch has no kernel of it."""
+    """Attention stays whole in a captured graph."""
     q, k, v = (torch.randn(1, 2, 9, 8) for _ in range(3))
     observation = Observation()
     found = torch.compile(scaled_dot_product_attention, backend=observation.capture)(q, k, v)
