@@ -8,9 +8,11 @@ before others, whose elements then are neighbours where channels lie innermost.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from attrs import evolve
 
-from ...ir import Statement, Var, reads, variables
+from ...ir import Primary, Statement, Var, reads
 from ..fusion import Programs, Unit
 
 
@@ -32,9 +34,18 @@ def _with_order(old: Statement, new: Statement) -> Statement:
     """Return a statement with the reduced axes of its declaration, those of windows first."""
     if {*old.reduce} != {*new.reduce} or len(new.reduce) < 2:
         return new
-    used = [variables(index) for read in reads(new.body) for index in read.indices]
+    steps = [dict(index.terms) for read in reads(new.body) for index in read.indices]
 
     def slides(axis: Var) -> bool:
-        return any(axis in found and not found <= {*new.reduce} for found in used)
+        return any(axis in found and _overlaps(axis, found, new.reduce) for found in steps)
 
     return evolve(new, reduce=tuple(sorted(old.reduce, key=lambda axis: not slides(axis))))
+
+
+def _overlaps(axis: Var, steps: Mapping[Primary, int], reduce: Collection[Var]) -> bool:
+    """Return whether places of a reduced axis reach into those of a next window.
+
+    A batch and an axis of its rows do not overlap in one dim, and no dim has both in a batch of one.
+    """
+    reach = abs(steps[axis]) * (axis.extent - 1)
+    return any(isinstance(v, Var) and v not in reduce and abs(step) <= reach for v, step in steps.items())

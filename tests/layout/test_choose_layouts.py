@@ -31,7 +31,7 @@ from cuts.passes.inspection.verify import verify_programs
 from cuts.passes.layout import choose_layouts
 from cuts.passes.partitioning.algorithm_graphs import replace_node
 from cuts.tests.amounts import NIGHTLY, examples
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ..fusion.build import REGISTRY, Line, graph, op, random_inputs, run_groups
@@ -415,7 +415,8 @@ def check(made: Graph, mode: Any, math: str = "", target: Target = GPU) -> None:
     groups = partition(Partitioner(GroupBuilder(views, Policy()), Roofline(GPU)), mode)
     arrays = random_inputs(made)
     constants = {n: a.astype(np.float64) for n, a in programs.graph.constants.items()}
-    found = run_groups(groups, views, {**arrays, **constants})
+    stored = {n: a.transpose(programs.orders.get(n, range(a.ndim))) for n, a in arrays.items()}
+    found = run_groups(groups, views, {**stored, **constants})
     expected = evaluate_graph(made, REGISTRY, {**arrays, **{n: constants[n] for n in made.constants}})
     for name in made.outputs:
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-9, atol=1e-12, err_msg=name)
@@ -423,6 +424,10 @@ def check(made: Graph, mode: Any, math: str = "", target: Target = GPU) -> None:
 
 @settings(max_examples=examples(20, 600), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(networks(), st.sampled_from(["no-fusion", "fusion", "mixed"]))
+@example(
+    graph({"x": half(1, 3, 5, 5), "f": half(8, 3, 1, 1)}, op("h", "relu", "x"), op("y", "conv", "h", "f"), out="y"),
+    "no-fusion",
+)
 def test_networks_compute_the_reference(made: Graph, mode: Any) -> None:
     check(made, mode)
 
