@@ -91,6 +91,8 @@ def bf16(*shape: int) -> TensorType:
     return TensorType(DType.BF16, shape)
 
 
+#: Two places of a row, each a mean of four samples.
+REGIONS = {"sizes": (1, 2), "samples": 2, "scale": 3.0, "mode": "avg"}
 #: Uses whose sums are long enough for lanes, matrix instructions, parts and chains.
 LONG_SUMS = [
     (uses("matmul", bf16(1, 512), bf16(512, 96)), frozenset({0})),
@@ -104,6 +106,10 @@ LONG_SUMS = [
     (uses("attention", bf16(1, 4, 1, 32), *[bf16(1, 2, 300, 32)] * 2), frozenset({0, 1, 2})),
     (uses("cumsum", (1, 600), axis=1), frozenset({0})),
     (uses("dft", (1, 256, 1), axis=1), frozenset({0})),
+    (
+        uses("roi_align", (1, 1, 4, 4), (1, 4), TensorType(DType.I64, (1,)), low=0.1, **REGIONS),
+        frozenset({1, 2}),
+    ),
 ]
 
 
