@@ -86,7 +86,9 @@ class Evaluation(ABC):
     def place(self, primary: Indirect) -> Values:
         """Return elements of an integer tensor as indices, arbitrary where not live."""
         found = self.element(primary.tensor, primary.indices, self.live).astype(np.int64)
-        return np.where(found < 0, found + primary.extent, found) if primary.wraps else found
+        if not primary.wraps:
+            return found
+        return np.clip(np.where(found < 0, found + primary.extent, found), -1, primary.extent)
 
     def where(self, condition: Values, expr: Expr) -> Values:
         """Return an expression whose value matters only where a condition holds."""

@@ -319,8 +319,8 @@ class _Box(Evaluation):
     def place(self, primary: Indirect) -> Values:
         """Return elements of an integer tensor as indices.
 
-        With checks, each must be in range. Otherwise an out-of-range one reads the nearest element, and equals no
-        index.
+        With checks, each must be in range. Otherwise an out-of-range one reads the nearest element; compared, it is
+        the one before the first or after the last.
         """
         tensor = self.tensors[primary.tensor]
         flat = self.flat(primary.indices, tensor.shape)
@@ -331,7 +331,9 @@ class _Box(Evaluation):
             first = int(flat[wrong].min())
             at = tuple(int(n) for n in np.unravel_index(first, tensor.shape))
             raise IndexFault(primary.tensor, at, int(tensor.reshape(-1)[first]), primary.extent)
-        return np.clip(value, 0, primary.extent - 1) if self.checked or self.reading else value
+        if self.checked or self.reading:
+            return np.clip(value, 0, primary.extent - 1)
+        return np.clip(value, -1, primary.extent) if primary.wraps else value
 
     def flat(self, indices: tuple[Index, ...], shape: tuple[int, ...]) -> Values:
         """Return row-major flat positions of the indexed elements."""

@@ -27,7 +27,7 @@ def index_text(index: Index, pointers: Mapping[str, PointerName], *, raw: bool =
     `pointers` names the buffers of indirect reads.
 
     An integer of a tensor that is out of its axis's range is clamped, so that no address leaves its tensor; where it is
-    compared (`raw`) it stays unchanged, and equals no index.
+    compared (`raw`) it equals no index: it is the one before the first or after the last.
     """
     parts: list[str] = []
     for primary, factor in sorted(index.terms, key=lambda term: -abs(term[1])):

@@ -14,7 +14,7 @@ import pytest
 from cuts.backends.compilers.cubins import find_toolchain
 from cuts.backends.devices import find_target
 from cuts.backends.source.dialect.arithmetic import arithmetic_helpers
-from cuts.backends.source.dialect.dialects import CUDA, DIALECTS
+from cuts.backends.source.dialect.dialects import CUDA, DIALECTS, OPENCL
 from cuts.ir.functions import FUNCTIONS
 from cuts.ir.types import DType, TensorType
 from cuts.passes.fusion.grouping.groups import Group
@@ -40,6 +40,13 @@ def test_every_called_helper_exists_for_every_type(dialect: str) -> None:
         ]
         for name, types in wanted:
             assert {name.format(t=d.arithmetic) for d in types} <= DIALECTS[dialect].helpers.keys()
+
+
+def test_opencl_reads_no_variable_as_another_type() -> None:
+    """To a compiler pointers of different types, but bytes and vectors, differ."""
+    texts = (*OPENCL.helpers.values(), OPENCL.register_load, OPENCL.exchange, *OPENCL.instructions.values())
+    casts = {cast for text in texts for cast in re.findall(r"\((?:const |__local |\{space\})*(\w+)\*\) ?[&(]", text)}
+    assert casts <= {"void", "char", "uchar", "uchar2", "uchar4"}
 
 
 def uses() -> Iterator[str]:

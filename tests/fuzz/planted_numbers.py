@@ -118,7 +118,7 @@ BUGS = (
     _helper("cuts_index_i64", "an index beyond 32 bits is cut", "i < (long)n", "(int)i < n", "width"),
     _helper("cuts_index_i64", "a negative index counts from the end only once it is less than -1",
             "i = i < 0 ? i + n : i;", "i = i < -1 ? i + n : i;", "width"),
-    _helper("cuts_index", "an index past the end reads past it", "(i < n ? i : n - 1)", "i", "width"),
+    _helper("cuts_index", "an index past the end reads past it", "i < (int)n ? (int)i : n - 1", "i", "width"),
     _helper("cuts_wrap_i64", "an index too large equals the last one", ": n;", ": n - 1;", "width"),
     _helper("cuts_index_i64", "an index too small is the last one", "i < 0 ? 0", "i < 0 ? n - 1", "width"),
     Bug("width", "all indices go through an int", "backends.source.index_ctext:index_suffix",

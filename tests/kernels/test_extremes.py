@@ -5,6 +5,7 @@ Integers wrap, NaN propagates.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -141,3 +142,21 @@ def test_an_identity_changes_nothing(combine: str, dtype: DType, data: st.DataOb
         with np.errstate(invalid="ignore"):  # of bfloat16 NumPy's extremes of a NaN warn
             combined = np.asarray(combiner.function.numpy(*both), dtype.numpy)
         assert combined == value or (np.isnan(combined) and np.isnan(value))
+
+
+# ---- places
+
+
+@pytest.mark.parametrize("target", DEVICES)
+@pytest.mark.parametrize("dtype", [DType.I32, DType.I64], ids=str)
+def test_segments_at_the_extremes_are_empty(dtype: DType, target: str) -> None:
+    """Sums of bounds and variables do not overflow."""
+    x, limits = np.arange(1, 8, dtype=np.float32), np.iinfo(dtype.numpy)
+    places = [limits.min, limits.min + 1, -9, -8, -1, 0, 3, 7, 8, 9, *range(limits.max - 7, limits.max + 1)]
+    bounds = np.array([place for pair in itertools.product(places, repeat=2) for place in pair], dtype.numpy)
+    types = {"x": TensorType(DType.F32, x.shape), "bounds": TensorType(dtype, bounds.shape)}
+    node = Node("sums", "segment_sum", ("x", "bounds"), ("y",), {})
+    found = compile_nodes([node], types, target).run({"x": x, "bounds": bounds})["y"]
+    wrapped = [int(b) + 8 if b < 0 else int(b) for b in bounds]
+    assert found.tolist() == [x[max(0, low) : max(0, high)].sum() if low >= 0 else 0
+                              for low, high in itertools.pairwise(wrapped)]  # fmt: skip

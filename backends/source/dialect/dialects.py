@@ -275,11 +275,11 @@ OPENCL = Dialect(
         native=OPENCL_ATOMICS,
         shared_native={},
     ),
-    register_load="*(const {space}uint*)(&{p}[{i}])",
+    register_load="as_uint(*(const {space}uchar4*)(&{p}[{i}]))",
     atom_result="&{}",
     atom_scratch="__local uint atom_scratch[{count}];",
     atoms_meet=True,
-    exchange="cuts_exchange((__local float*)&atom_scratch[tid / 32 * {words}], {registers}, {pitch}, tid);",
+    exchange="cuts_exchange(&atom_scratch[tid / 32 * {words}], {registers}, {pitch}, tid);",
     shared_matrix=emulated_matrix,
 )
 

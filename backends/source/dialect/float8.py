@@ -115,7 +115,7 @@ def opencl_floats8(device: str) -> Iterator[tuple[str, str]]:
     """Yield the helpers of OpenCL C by name."""
     for f in _FORMATS:
         half = f.half_bits().format(half="ushort")
-        found = _nan(f, "vload_half(0, (const half*)&b)" + f" * {f.scale}f" * (f.scale != 1), "NAN")
+        found = _nan(f, "cuts_low_f16(b)" + f" * {f.scale}f" * (f.scale != 1), "NAN")
         yield (
             f"cuts_from_{f.name}",
             f"{device} float cuts_from_{f.name}(uchar h) {{ const ushort b = {half}; return {found}; }}",

@@ -71,23 +71,31 @@ def cuda_halves(device: str) -> dict[str, str]:
 def opencl_halves(device: str) -> dict[str, str]:
     """Return the helpers of OpenCL C by name.
 
-    The language loads and stores f16, but has no variables of it to round with.
+    The language loads and stores f16, but has no variables of it to round with; compilers may take a half and an
+    integer at one address for different variables.
     """
     bodies = {
-        "cuts_round_f16": (
-            "float of float f",
-            "ushort h; vstore_half(f, 0, (half*)&h); return vload_half(0, (half*)&h);",
+        "cuts_to_f16": (
+            "ushort of float f",
+            "uint u = as_uint(f); const uint s = u >> 16 & 0x8000u; u &= 0x7fffffffu; "
+            "if (u > 0x7f800000u) return s | 0x7e00u; if (u >= 0x477ff000u) return s | 0x7c00u; "
+            # A half has 2^-24 as its least number, as the last place of 0.5.
+            "if (u < 0x38800000u) return s | (as_uint(as_float(u) + 0.5f) - 0x3f000000u); "
+            "return s | (u + 0xc8000fffu + (u >> 13 & 1u)) >> 13;",
         ),
+        "cuts_low_f16": (
+            "float of uint w",
+            "const uint u = (w & 0x7fffu) << 13, s = (w & 0x8000u) << 16; if (u >= 0x0f800000u) "
+            "return as_float(s | 0x70000000u | u); if (u >= 0x00800000u) return as_float(s | u + 0x38000000u); "
+            "return as_float(s | as_uint(as_float(u + 0x38800000u) - as_float(0x38800000u)));",
+        ),
+        "cuts_round_f16": ("float of float f", "return cuts_low_f16(cuts_to_f16(f));"),
         "cuts_from_bf16": ("float of ushort h", "return as_float((uint)h << 16);"),
         "cuts_to_bf16": ("ushort of float f", _rounded_bits("uint u = as_uint(f);")),
-        "cuts_low_f16": ("float of uint w", "const ushort h = (ushort)w; return vload_half(0, (const half*)&h);"),
         "cuts_high_f16": ("float of uint w", "return cuts_low_f16(w >> 16);"),
         "cuts_low_bf16": ("float of uint w", "return as_float(w << 16);"),
         "cuts_high_bf16": ("float of uint w", "return as_float(w & 0xffff0000u);"),
-        "cuts_pack_f16": (
-            "uint of float a, float b",
-            "ushort h[2]; vstore_half(a, 0, (half*)h); vstore_half(b, 1, (half*)h); return h[0] | (uint)h[1] << 16;",
-        ),
+        "cuts_pack_f16": ("uint of float a, float b", "return cuts_to_f16(a) | (uint)cuts_to_f16(b) << 16;"),
         "cuts_pack_bf16": ("uint of float a, float b", "return cuts_to_bf16(a) | (uint)cuts_to_bf16(b) << 16;"),
         "cuts_join_bf16": ("uint of float a, float b", "return as_uint(a) >> 16 | (as_uint(b) & 0xffff0000u);"),
     }

@@ -7,28 +7,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from ....ir import DType
 
 
-def _wide_index_helpers(device: str, dtype: DType, types: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the helpers for indices wider than int: one out of range becomes the nearest, or for `wrap` -1 or n."""
-    negative = "i = i < 0 ? i + n : i; " if dtype is DType.I64 else ""
-    within = f"i < ({types[dtype.value]})n ? (int)i"
+def _index_helpers(device: str, dtype: DType, types: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the helpers of indices: one out of range becomes the nearest, or for `wrap` -1 or n.
+
+    So no sum of them with variables overflows.
+    """
+    type_, negative = types[dtype.value], "i = i < 0 ? i + n : i; " if dtype.element.kind == "signed" else ""
+    within = f"i < ({type_})n ? (int)i"
     for name, low, high in (("wrap", "-1", "n"), ("index", "0", "n - 1")):
+        named = f"cuts_{name}{'' if dtype is DType.I32 else f'_{dtype}'}"
         result = f"i < 0 ? {low} : {within} : {high}" if negative else f"{within} : {high}"
-        yield (
-            f"cuts_{name}_{dtype}",
-            f"{device} int cuts_{name}_{dtype}({types[dtype.value]} i, int n) {{ {negative}return {result}; }}",
-        )
+        yield named, f"{device} int {named}({type_} i, int n) {{ {negative}return {result}; }}"
 
 
 def index_helpers(device: str, types: Mapping[str, str]) -> dict[str, str]:
     """Return the helpers that bring indices into range."""
     return {
-        "cuts_wrap": f"{device} int cuts_wrap(int i, int n) {{ return i < 0 ? i + n : i; }}",
-        "cuts_index": f"{device} int cuts_index(int i, int n) "
-        "{ i = i < 0 ? i + n : i; return i < 0 ? 0 : (i < n ? i : n - 1); }",
         **{
             name: text
-            for dtype in (DType.I64, DType.U64, DType.U32)
-            for name, text in _wide_index_helpers(device, dtype, types)
+            for dtype in (DType.I32, DType.I64, DType.U64, DType.U32)
+            for name, text in _index_helpers(device, dtype, types)
         },
         "cuts_clamp": f"{device} int cuts_clamp(int i, int lo, int hi) {{ return i < lo ? lo : (i > hi ? hi : i); }}",
     }

@@ -74,9 +74,9 @@ def exchange_helper(qualifier: str) -> str:
 def exchange_emulation(inline: str, meet: str) -> str:
     """Return OpenCL C's helper of such an exchange, through local memory."""
     return (
-        f"{inline} void cuts_exchange(__local float* m, float* s, int p, int tid) {{ const int t = tid % 32; "
-        f"for (int i = 0; i < 8; ++i) m[t * 8 + i] = s[i * p]; {meet} "
-        f"for (int i = 0; i < 8; ++i) s[i * p] = m[(t / 4 * 4 + i / 2) * 8 + t % 4 * 2 + i % 2]; {meet} }}"
+        f"{inline} void cuts_exchange(__local uint* m, float* s, int p, int tid) {{ const int t = tid % 32; "
+        f"for (int i = 0; i < 8; ++i) m[t * 8 + i] = as_uint(s[i * p]); {meet} "
+        f"for (int i = 0; i < 8; ++i) s[i * p] = as_float(m[(t / 4 * 4 + i / 2) * 8 + t % 4 * 2 + i % 2]); {meet} }}"
     )
 
 
@@ -165,9 +165,9 @@ def descriptor_text(layout: SharedMatrixLayout, name: str, start: Index) -> str:
 
 #: Element at the byte {1} of the matrix {0} as a number of an instruction's format, in OpenCL C.
 _ELEMENT_TEXTS = {
-    "tf32": "cuts_tf32_cut(*(const __local float*)({0} + {1}))",
-    "f16": "cuts_low_f16(*(const __local ushort*)({0} + {1}))",
-    "bf16": "cuts_low_bf16(*(const __local ushort*)({0} + {1}))",
+    "tf32": "cuts_tf32_cut(as_float(*(const __local uchar4*)({0} + {1})))",
+    "f16": "cuts_low_f16(as_ushort(*(const __local uchar2*)({0} + {1})))",
+    "bf16": "cuts_low_bf16(as_ushort(*(const __local uchar2*)({0} + {1})))",
     **{name: f"cuts_from_{name}(*({{0}} + {{1}}))" for name in FLOATS8},
     "i8": "(int)*(const __local char*)({0} + {1})",
     "u8": "(int)*({0} + {1})",

@@ -74,7 +74,8 @@ class Judge:
             bad &= ~(np.isinf(found) & np.isnan(expected))
         distances = np.array([_distance(way, expected) for way in made])
         lost = np.max(np.where(np.isfinite(distances), distances, 0.0), axis=0)
-        return bad & ~(np.isfinite(_distance(found, expected)) & (_distance(found, expected) <= MARGIN * lost))
+        distance = _distance(found, expected)
+        return bad & ~(np.isfinite(distance) & (distance / MARGIN <= lost))
 
     def explanations(self) -> list[dict[str, Array]]:
         """Return the declaration's results in the precision of kernels."""

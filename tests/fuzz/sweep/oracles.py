@@ -246,7 +246,7 @@ def _infinite(a: Attributes, x: Array) -> Array:
 def _general(a: Attributes, x: Array, y: Array, z: Array | None = None) -> Any:
     made = (x.T if a["trans_a"] else x) @ (y.T if a["trans_b"] else y)
     alpha, beta = (np.asarray(a[n]).astype(x.dtype) for n in ("alpha", "beta"))
-    return alpha * made + (0 if z is None else beta * z)
+    return alpha * made + (0 if z is None or not beta else beta * z)
 
 
 def _einsum(a: Attributes, x: Array, y: Array | None = None) -> Any:
