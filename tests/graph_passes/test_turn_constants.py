@@ -10,6 +10,7 @@ import pytest
 from cuts.compile.loading import Spec
 from cuts.compile.selection.cached_decisions import canonical_form
 from cuts.ir.graph import Graph
+from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.graph.simplification.canonicalise import Canonicalise
@@ -67,6 +68,20 @@ def test_one_run_turns_all_of_a_node() -> None:
 def test_large_constants_stay() -> None:
     graph = product(trans_a=False, trans_b=True, constant_a=False)
     assert TransposeConstants(INSTANCES, max_elements=19).run(graph) == graph
+
+
+def test_indices_stay_in_their_order() -> None:
+    """An attribute without effect can be left out in any order of a square."""
+    build = GraphBuilder(0)
+    x, updates = build.input((4, 4, 7)), build.input((2, 2, 1))
+    places = build.constant((2, 2, 1))
+    build.constants[places] = np.array([[[1], [2]], [[3], [5]]])
+    build.types[places] = TensorType(DType.I64, (2, 2, 1))
+    graph = build.graph(build.node("scatter_elements", x, places, updates, axis=2, atomic=True))
+    given = {v: np.random.default_rng(0).standard_normal(graph.types[v].shape) for v in graph.inputs}
+    passed = TransposeConstants(INSTANCES).run(graph)
+    expected, found = (evaluate_graph(g, Registry.builtin(), given) for g in (graph, passed))
+    np.testing.assert_array_equal(found[graph.outputs[0]], expected[graph.outputs[0]])
 
 
 def test_a_model_is_one_for_all_exporters() -> None:

@@ -15,7 +15,19 @@ from typing import ClassVar
 import numpy as np
 from attrs import evolve, frozen
 
-from ....ir import CutsError, Expr, Graph, Node, Program, Read, TensorType, fresh_name, rebuild
+from ....ir import (
+    CutsError,
+    Expr,
+    Graph,
+    Node,
+    Program,
+    Read,
+    TensorType,
+    expr_indirects,
+    fresh_name,
+    indirects,
+    rebuild,
+)
 from ....ops.language import Instances
 from ..rewrite import prune, with_constants
 
@@ -54,16 +66,13 @@ class TransposeConstants:
     def _transpositions(self, node: Node, graph: Graph) -> Iterator[tuple[str, int, tuple[int, ...]]]:
         """Yield removable attributes of a node, with the operand to transpose and its permutation."""
         said = [name for name, value in node.attributes.items() if value is True]
-        places = [
-            p
-            for p, v in enumerate(node.inputs)
-            if v is not None and v in graph.constants and self._small(graph.types[v])
-        ]
-        if not said or not places:
+        constants = [p for p, v in enumerate(node.inputs) if v and v in graph.constants and self._small(graph.types[v])]
+        if not said or not constants:
             return
         types = [None if v is None else graph.types[v] for v in node.inputs]
-        program = self.instances.of(node, types).program
-        formal = self.instances.of(node, types).inputs
+        instance = self.instances.of(node, types)
+        program, formal, looked_up = instance.program, instance.inputs, _tensors_looked_up(instance.program)
+        places = [p for p in constants if formal[p] not in looked_up]
         for attribute in said:
             bare = evolve(node, attributes={k: v for k, v in node.attributes.items() if k != attribute})
             for place in places:
@@ -83,6 +92,12 @@ class TransposeConstants:
 
 def _type_of(type_: TensorType, order: tuple[int, ...]) -> TensorType:
     return TensorType(type_.dtype, tuple(type_.shape[axis] for axis in order))
+
+
+def _tensors_looked_up(program: Program) -> set[str]:
+    """Return the tensors whose integers are indices: these are read elsewhere than in values."""
+    places = [i for s in program.statements for index in s.write for i in indirects(index)]
+    return {i.tensor for i in (*places, *(i for s in program.statements for i in expr_indirects(s.body)))}
 
 
 def _permute_input(program: Program, name: str, order: tuple[int, ...]) -> Program:
