@@ -146,6 +146,13 @@ class _Walk:
     def _upcoming(self) -> tuple[Item, dict[Var, int]] | None:
         return next(self.production, None)
 
+    most_pending: int = field(init=False)
+
+    @most_pending.default
+    def _most_pending(self) -> int:
+        bodies = (self.kernel.items, *(loop.body for loop in loops(self.kernel.items)))
+        return max((item.pending for body in bodies for item in body if isinstance(item, Wait)), default=0)
+
     @property
     def scratch(self) -> int:
         """Bytes of the buffer in which reduction threads exchange values."""
@@ -155,8 +162,11 @@ class _Walk:
         """Walk items in order."""
         for item in items:
             if isinstance(item, Loop):
+                before = -1
                 for step in _walked_steps(item.var.extent if item.until is None else self.steps[item.until]):
-                    self.steps[item.var] = step
+                    # Groups of iterations in between are complete: there are no more than waits tell apart.
+                    self.groups += [[]] * min((step - before - 1) * _commits(item.body), self.most_pending)
+                    self.steps[item.var] = before = step
                     self.items(item.body)
                 self.steps.pop(item.var, None)
             elif isinstance(item, Phase):
@@ -436,6 +446,11 @@ def _steps_of(items: Iterable[Item], steps: dict[Var, int]) -> Iterator[tuple[It
                 yield from _steps_of(item.body, {**steps, item.var: step})
         else:
             yield item, steps
+
+
+def _commits(items: Iterable[Item]) -> int:
+    """Return how many groups items commit."""
+    return sum(i.var.extent * _commits(i.body) if isinstance(i, Loop) else int(isinstance(i, Commit)) for i in items)
 
 
 def _walked_steps(extent: int) -> Iterator[int]:

@@ -16,6 +16,8 @@ from cuts.passes.partitioning.shared_launches import join_forms
 from cuts.passes.split.split_reduction import split_reduction
 from cuts.search.measurement.task_data import MAX_WARM_L2_SHARE, warm_inputs
 from cuts.search.tasks.tuning_task import TuningTask
+from cuts.tests.frontends.strategies import GraphBuilder as GraphMaker
+from cuts.tests.fuzz.checking import Bench, Watched
 
 REGISTRY = Registry.builtin()
 
@@ -73,3 +75,15 @@ def test_small_results_of_kernels_arewarm_inputs() -> None:
     ):
         problem = TuningTask(form, {}, evolve(target, l2_bytes=l2_bytes), {})
         assert warm_inputs(problem, {left: "place"}) == wanted  # type: ignore[dict-item]
+
+
+def test_weights_of_what_cancels_are_no_inputs() -> None:
+    """A group loses a weight where the sum of its windows is zero."""
+    make = GraphMaker(0)
+    x = make.input((2, 1, 2, 5))
+    nothing = make.node("sub", x, x)
+    inner = make.node("relu", make.node("conv", nothing, make.constant((1, 1, 1, 3)), pads=(0, 1, 0, 1)))
+    graph = make.graph(make.node("conv", inner, make.input((1, 1, 1, 3)), pads=(0, 1, 0, 1)))
+    bench = Bench("opencl")
+    plan = bench.compile(graph, "by chance", Watched(bench.wide(0)))
+    assert tuple(plan.outputs) == graph.outputs

@@ -74,11 +74,12 @@ def short(text: str, threads: int = 64, turns: int = 4) -> tuple[str, ...]:
         "copy 0, commit, wait 0, barrier, use 0",
         "copy 0, commit, copy 1, commit, wait 1, barrier, use 0, wait 0, barrier, use 1",
         "copy 0, commit, [, wait 0, barrier, ahead next, commit, use now, ]",
+        "copy 0, commit, [, commit, ], wait {turns}, barrier, use 0",
     ],
 )
 @pytest.mark.parametrize("turns", [4, 7 * MAX_WALKED_STEPS + 1])
 def test_threads_that_meet_have_no_race(text: str, turns: int) -> None:
-    assert short(text, turns=turns) == ()
+    assert short(text.format(turns=turns), turns=turns) == ()
 
 
 @pytest.mark.parametrize(
@@ -101,6 +102,10 @@ def test_threads_that_meet_have_no_race(text: str, turns: int) -> None:
         ("copy 0, commit, barrier, use 0, wait 0", "phase use reads a[0..63] that phase copy may still be copying"),
         (
             "copy 0, commit, commit, wait 2, barrier, use 0, wait 0",
+            "phase use reads a[0..63] that phase copy may still be copying",
+        ),
+        (
+            "copy 0, commit, [, commit, ], wait 5, barrier, use 0, wait 0",
             "phase use reads a[0..63] that phase copy may still be copying",
         ),
         (

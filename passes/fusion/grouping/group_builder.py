@@ -249,7 +249,8 @@ class GroupBuilder:
         found = exchange_level([rename_group(group.form, group.tensors) for group in single], self.policy)
         if isinstance(found, Illegal):
             return found
-        fixed = tuple(dict.fromkeys(group.tensors[t] for group in single for t in group.form.fixed))
+        known = dict.fromkeys(group.tensors[t] for group in single for t in group.form.fixed)
+        fixed = tuple(t for t in known if t in (*found.inputs, *found.shared, *found.outputs))
         operations = tuple(dict.fromkeys(name for group in single for name in group.form.operations))
         named, canonical = canonical_names(evolve(found, fixed=fixed, operations=operations))
         return Group(parts, shared_form(named), {new: old for old, new in canonical.items()})
