@@ -126,8 +126,8 @@ def _launches(
     several = [launch for launch in launches if len(launch.groups) > 1]
     taken = {keys[p]: c for launch in several for p, c in zip(launch.places, launch.candidates, strict=True)}
     scheduled = evolve(previous, chosen={**previous.chosen, **taken})
-    parts = [(each.groups, each.places, each.candidates) for each in launches]
-    return Launches(scheduled, *([part[n] for part in parts] for n in range(3)))
+    groups, places = [each.groups for each in launches], [each.places for each in launches]
+    return Launches(scheduled, groups, places, [each.candidates for each in launches])
 
 
 def _merge_all(
