@@ -117,6 +117,16 @@ class SizeSamples:
         return extent if fits else None
 
 
+def least_sizes(samples: SizeSamples, least: Mapping[str, int]) -> tuple[Mapping[str, int], ...]:
+    """Return the ends of a range other than its greatest sizes.
+
+    All dims have their `least` sizes in the first one, and one dim has it in each other.
+    """
+    varying = {dim.name: least[dim.name] for dim in samples.varying}
+    found = [samples.capacity | varying, *(samples.capacity | {name: size} for name, size in varying.items())]
+    return tuple(at for n, at in enumerate(found) if at not in (*found[:n], *samples.samples))
+
+
 def size_samples(dims: tuple[Dim, ...], least: Mapping[str, int]) -> SizeSamples:
     """Return samples of sizes near the greatest ones.
 

@@ -40,6 +40,7 @@ from ..language import Instances
 from .bounded_program import Layouts, bounded_program
 from .computed_sizes import common_producers, take_in
 from .extrapolation import extrapolated_graph, graph_form
+from .least_sizes import check_least_sizes
 from .unify import SizeDependence, SizeInput, Unifier
 
 
@@ -58,10 +59,15 @@ class BoundedGraph:
     counts: Mapping[str, str] = field(factory=dict)
 
 
-def bounded_graph(graphs: Sequence[Graph], samples: SizeSamples, instances: Instances) -> BoundedGraph:
+def bounded_graph(
+    graphs: Sequence[Graph],
+    samples: SizeSamples,
+    instances: Instances,
+    ends: Sequence[tuple[Mapping[str, int], Graph]] = (),
+) -> BoundedGraph:
     """Return the graph for all sizes of a range.
 
-    `graphs` are those at the samples.
+    `graphs` are those at the samples, `ends` those at the range's other ends.
 
     A model may have another form at its greatest size, where a slice of a table is all of it: the graph for that size
     then follows from the others.
@@ -71,7 +77,7 @@ def bounded_graph(graphs: Sequence[Graph], samples: SizeSamples, instances: Inst
     forms = [graph_form(graph) for graph in graphs[:2]]
     if len(forms) == 2 and forms[0] != forms[1]:
         graphs = [extrapolated_graph(graphs[1:], samples, instances), *graphs[1:]]
-    return _Bounding(graphs, samples, instances).run()
+    return _Bounding(graphs, samples, instances, ends).run()
 
 
 @define
@@ -79,6 +85,7 @@ class _Bounding:
     graphs: Sequence[Graph]
     samples: SizeSamples
     instances: Instances
+    ends: Sequence[tuple[Mapping[str, int], Graph]]
     layouts: dict[str, Layouts] = field(factory=dict)
     types: dict[str, TensorType] = field(factory=dict)
     inputs: dict[str, SizeInput] = field(factory=dict)
@@ -102,6 +109,8 @@ class _Bounding:
                 self._node([graph.nodes[number] for graph in self.graphs])
             except SizeDependence as error:
                 raise self._error(first.nodes[number], error) from error
+        for sizes_there, graph in self.ends:
+            check_least_sizes(self.graphs, self.samples, self.layouts, sizes_there, graph)
         sizes = {dim: source for dim, source in self.inputs.items() if source.tensor in self.used}
         scalars = {dim: source.tensor for dim, source in sizes.items()}
         inputs = (*first.inputs, *scalars.values())
