@@ -123,7 +123,7 @@ def least_sizes(samples: SizeSamples, least: Mapping[str, int]) -> tuple[Mapping
     All dims have their `least` sizes in the first one, and one dim has it in each other.
     """
     varying = {dim.name: least[dim.name] for dim in samples.varying}
-    found = [samples.capacity | varying, *(samples.capacity | {name: size} for name, size in varying.items())]
+    found = [{**samples.capacity, **some} for some in (varying, *({name: size} for name, size in varying.items()))]
     return tuple(at for n, at in enumerate(found) if at not in (*found[:n], *samples.samples))
 
 

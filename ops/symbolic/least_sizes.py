@@ -51,30 +51,30 @@ def check_least_sizes(
     for name, own in pairs:
         shape = tuple(prod(factor.extent.at(sizes) for factor in layout) for layout in layouts[name])
         if least.types[own].shape != shape:
-            raise _other_size(f"value {quote(name)}", list(least.types[own].shape), sizes)
+            raise _other_form(f"value {quote(name)}", shape, least.types[own].shape, sizes)
     for number, node in enumerate(least.nodes if same else ()):
         for name, value in node.attributes.items():
             found = [graph.nodes[number].attributes.get(name) for graph in graphs]
-            if not _follows(found, value, samples, sizes):
-                raise _other_size(f"attribute {quote(name)} of node {quote(node.origin or node.name)}", value, sizes)
+            if (expected := _value_at(found, value, samples, sizes)) != value:
+                where = f"node {quote(node.origin or node.name)}: attribute {quote(name)}"
+                raise _other_form(where, expected, value, sizes)
 
 
-def _follows(found: Sequence[Any], value: Any, samples: SizeSamples, sizes: Mapping[str, int]) -> bool:
-    """Return whether a value follows from those at the samples, or is of no kind that is known to."""
+def _value_at(found: Sequence[Any], value: Any, samples: SizeSamples, sizes: Mapping[str, int]) -> Any:
+    """Return the value at sizes that follows from those at the samples; `value` itself where none is known to."""
     if all(each == found[0] for each in found):
-        return bool(value == found[0])
+        return found[0]
     several = [*found, value]
-    if all(isinstance(each, tuple) and len(each) == len(value) for each in several):
-        return all(_follows(each[:-1], each[-1], samples, sizes) for each in zip(*several, strict=True))
-    if not all(isinstance(each, int) for each in several):
-        return True
-    fitted = fit_products(samples, found)
-    return fitted is None or fitted.at(sizes) == value
+    if all(isinstance(each, tuple) and len(each) == len(several[0]) for each in several):
+        return tuple(_value_at(each[:-1], each[-1], samples, sizes) for each in zip(*several, strict=True))
+    fitted = fit_products(samples, found) if all(isinstance(each, int) for each in several) else None
+    return value if fitted is None else fitted.at(sizes)
 
 
-def _other_size(what: str, found: Any, sizes: Mapping[str, int]) -> GraphError:
+def _other_form(what: str, expected: Any, found: Any, sizes: Mapping[str, int]) -> GraphError:
     at = ", ".join(f"{name}={size}" for name, size in sizes.items())
+    expected, found = (list(each) if isinstance(each, tuple) else each for each in (expected, found))
     return GraphError(
-        f"{what} is {found} at the least sizes ({at}), which does not follow from those at greater ones",
-        hint="let the sizes begin where the model has one form, or fix them with --shape (shapes= of cuts.build)",
+        f"{what} at {at}: expected {expected}, which follows from greater sizes, found {found}",
+        hint="begin the range of sizes above this one, or fix them with --shape (shapes= of cuts.build)",
     )
