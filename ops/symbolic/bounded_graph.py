@@ -110,7 +110,7 @@ class _Bounding:
             except SizeDependence as error:
                 raise self._error(first.nodes[number], error) from error
         for sizes_there, graph in self.ends:
-            check_least_sizes(self.graphs, self.samples, self.layouts, sizes_there, graph)
+            check_least_sizes(self.graphs, self.samples, self.layouts, sizes_there, graph, self.instances)
         sizes = {dim: source for dim, source in self.inputs.items() if source.tensor in self.used}
         scalars = {dim: source.tensor for dim, source in sizes.items()}
         inputs = (*first.inputs, *scalars.values())

@@ -11,7 +11,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from ...ir import CutsError, DimLayout, Graph, GraphError, SizeSamples, least_sizes, quote
+import numpy as np
+
+from ...ir import (
+    Array,
+    Clamp,
+    CutsError,
+    DimLayout,
+    Graph,
+    GraphError,
+    InRange,
+    Program,
+    SizeSamples,
+    distinct,
+    indices,
+    least_sizes,
+    primaries,
+    quote,
+    reads,
+)
+from ..language import Instances
 from .extrapolation import graph_form
 from .products import fit_products
 
@@ -39,10 +58,12 @@ def check_least_sizes(
     layouts: Mapping[str, Sequence[DimLayout]],
     sizes: Mapping[str, int],
     least: Graph,
+    instances: Instances,
 ) -> None:
     """Raise `GraphError` where the graph at the least sizes, `least`, does not follow from those at the samples.
 
-    Shapes follow from `layouts`. A graph with other nodes, as at size 1, is compared by its results.
+    Shapes follow from `layouts`, and programs have no further conditions: those that hold at all samples are left out.
+    A graph with other nodes, as at size 1, is compared by its results.
     """
     first, same = graphs[0], graph_form(least) == graph_form(graphs[-1])
     pairs = [(name, name) for name in layouts if name in least.types]
@@ -52,12 +73,38 @@ def check_least_sizes(
         shape = tuple(prod(factor.extent.at(sizes) for factor in layout) for layout in layouts[name])
         if least.types[own].shape != shape:
             raise _other_form(f"value {quote(name)}", shape, least.types[own].shape, sizes)
+    for name, own in least.constants.items() if same else ():
+        if not _is_part(own, [graph.constants[name] for graph in graphs], samples, sizes):
+            raise _other_form(f"constant {quote(name)}", "elements", "others", sizes)
     for number, node in enumerate(least.nodes if same else ()):
         for name, value in node.attributes.items():
             found = [graph.nodes[number].attributes.get(name) for graph in graphs]
             if (expected := _value_at(found, value, samples, sizes)) != value:
                 where = f"node {quote(node.origin or node.name)}: attribute {quote(name)}"
                 raise _other_form(where, expected, value, sizes)
+        count, own_count = (_condition_count(instances.of_node(g.nodes[number], g).program) for g in (first, least))
+        if own_count > count:
+            where = f"node {quote(node.origin or node.name)} ({node.op}): number of conditions"
+            raise _other_form(where, count, own_count, sizes)
+
+
+def _condition_count(program: Program) -> int:
+    """Return the number of bounds that indices of a program are held to."""
+    bodies = [statement.body for statement in program.statements]
+    guards = [guard for body in bodies for read in reads(body) for guard in read.guards]
+    tests = [each for body in bodies for each in distinct(body) if isinstance(each, InRange)]
+    guards += [guard for each in tests for guard in each.guards]
+    clamps = [p for body in bodies for index in {*indices(body)} for p in primaries(index) if isinstance(p, Clamp)]
+    return len(guards) + len(clamps)
+
+
+def _is_part(own: Array, found: Sequence[Array], samples: SizeSamples, sizes: Mapping[str, int]) -> bool:
+    """Return whether a constant begins those at the samples, or is a size as they are."""
+    if all(array.size == 1 for array in found) and any(array.tobytes() != found[0].tobytes() for array in found):
+        extent = samples.fit(tuple(int(array.item()) for array in found))
+        return extent is not None and extent.at(sizes) == own.item()
+    part = found[0][tuple(slice(0, size) for size in own.shape)]
+    return np.ascontiguousarray(part).tobytes() == np.ascontiguousarray(own).tobytes()
 
 
 def _value_at(found: Sequence[Any], value: Any, samples: SizeSamples, sizes: Mapping[str, int]) -> Any:
