@@ -73,8 +73,8 @@ def check_least_sizes(
         shape = tuple(prod(factor.extent.at(sizes) for factor in layout) for layout in layouts[name])
         if least.types[own].shape != shape:
             raise _other_form(f"value {quote(name)}", shape, least.types[own].shape, sizes)
-    for name, own in least.constants.items() if same else ():
-        if not _is_part(own, [graph.constants[name] for graph in graphs], samples, sizes):
+    for name, array in least.constants.items() if same else ():
+        if not _is_part(array, [graph.constants[name] for graph in graphs], samples, sizes):
             raise _other_form(f"constant {quote(name)}", "elements", "others", sizes)
     for number, node in enumerate(least.nodes if same else ()):
         for name, value in node.attributes.items():
