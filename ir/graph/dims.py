@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from attrs import frozen
@@ -58,6 +58,11 @@ class SymbolicExtent:
     def at(self, sizes: Mapping[str, int]) -> int:
         """Return the size for sizes of the dims."""
         return self.const + sum(factor * sizes[name] for name, factor in self.terms)
+
+    def most(self, dims: Sequence[Dim]) -> int:
+        """Return the greatest extent in the ranges of dims."""
+        factors = dict(self.terms)
+        return self.at({dim.name: dim.high if factors.get(dim.name, 0) > 0 else dim.low for dim in dims})
 
     def __str__(self) -> str:
         parts = [name if factor == 1 else f"{factor}*{name}" for name, factor in self.terms]

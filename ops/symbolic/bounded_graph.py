@@ -40,7 +40,7 @@ from ..language import Instances
 from .bounded_program import Layouts, bounded_program
 from .computed_sizes import common_producers, take_in
 from .extrapolation import extrapolated_graph, graph_form
-from .least_sizes import check_least_sizes
+from .least_sizes import check_least_sizes, check_room
 from .unify import SizeDependence, SizeInput, Unifier
 
 
@@ -72,7 +72,7 @@ def bounded_graph(
     A model may have another form at its greatest size, where a slice of a table is all of it: the graph for that size
     then follows from the others.
 
-    Raises `GraphError` where the sizes change the graph otherwise than by affine extents.
+    Raises `GraphError` where the sizes change the graph otherwise than by affine extents, which grow with them.
     """
     forms = [graph_form(graph) for graph in graphs[:2]]
     if len(forms) == 2 and forms[0] != forms[1]:
@@ -109,6 +109,7 @@ class _Bounding:
                 self._node([graph.nodes[number] for graph in self.graphs])
             except SizeDependence as error:
                 raise self._error(first.nodes[number], error) from error
+        check_room(self.layouts, self.samples)
         for sizes_there, graph in self.ends:
             check_least_sizes(self.graphs, self.samples, self.layouts, sizes_there, graph, self.instances)
         sizes = {dim: source for dim, source in self.inputs.items() if source.tensor in self.used}

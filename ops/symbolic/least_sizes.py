@@ -34,22 +34,37 @@ from ..language import Instances
 from .extrapolation import graph_form
 from .products import fit_products
 
+BEGIN_ABOVE = "begin the range of sizes above this one, or fix them with --shape (shapes= of cuts.build)"
+
 
 def graphs_at_least(
     samples: SizeSamples, least: Mapping[str, int], graph_at: Callable[[Mapping[str, int]], Graph]
 ) -> Iterator[tuple[Mapping[str, int], Graph]]:
     """Yield a model's graphs at the ends of a range other than the greatest sizes.
 
-    Where it has none for a size of 0, which many operations refuse, it is the graph at 1.
+    Where it has none for a size of 0, which many operations refuse, it is the graph at 1. Raises `GraphError` where it
+    has none for the least sizes.
     """
     for sizes in least_sizes(samples, least):
         try:
             yield sizes, graph_at(sizes)
-        except CutsError:
-            if all(sizes.values()):
-                raise
+        except CutsError as error:
             raised = {name: max(1, size) for name, size in sizes.items()}
+            if raised == sizes:
+                raise GraphError(f"{error.message}, at {_text(sizes)}", error.span, BEGIN_ABOVE) from error
             yield raised, graph_at(raised)
+
+
+def check_room(layouts: Mapping[str, Sequence[DimLayout]], samples: SizeSamples) -> None:
+    """Raise `GraphError` where a value is larger at smaller sizes, as `12 - n`: memory is for the greatest ones."""
+    for name, layout in layouts.items():
+        for factor in (factor for dim in layout for factor in dim):
+            if (most := factor.extent.most(samples.dims)) > factor.capacity:
+                raise GraphError(
+                    f"value {quote(name)}: expected at most {factor.capacity} of a dim, as at the greatest sizes, "
+                    f"found {factor.extent}, which is up to {most} for {', '.join(map(str, samples.varying))}",
+                    hint="fix the sizes with --shape (shapes= of cuts.build), or leave one of these dims fixed",
+                )
 
 
 def check_least_sizes(
@@ -119,9 +134,12 @@ def _value_at(found: Sequence[Any], value: Any, samples: SizeSamples, sizes: Map
 
 
 def _other_form(what: str, expected: Any, found: Any, sizes: Mapping[str, int]) -> GraphError:
-    at = ", ".join(f"{name}={size}" for name, size in sizes.items())
     expected, found = (list(each) if isinstance(each, tuple) else each for each in (expected, found))
     return GraphError(
-        f"{what} at {at}: expected {expected}, which follows from greater sizes, found {found}",
-        hint="begin the range of sizes above this one, or fix them with --shape (shapes= of cuts.build)",
+        f"{what} at {_text(sizes)}: expected {expected}, which follows from greater sizes, found {found}",
+        hint=BEGIN_ABOVE,
     )
+
+
+def _text(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
