@@ -60,7 +60,8 @@ def padded_inputs(bounded: BoundedGraph, arrays: Mapping[str, Array], sizes: Siz
     """Return inputs padded by NaN, and the scalars of the sizes."""
     found: dict[str, Array] = {}
     for name, array in arrays.items():
-        found[name] = np.full(bounded.graph.types[name].shape, np.nan, array.dtype)
+        padding = 0 if array.dtype.kind in "biu" else np.nan
+        found[name] = np.full(bounded.graph.types[name].shape, padding, array.dtype)
         found[name][tuple(slice(0, n) for n in array.shape)] = array
     return found | {s.tensor: np.array(sizes[dim] - s.low, np.int32) for dim, s in bounded.sizes.items()}
 
