@@ -59,7 +59,7 @@ class SymbolicExtent:
         """Return the size for sizes of the dims."""
         return self.const + sum(factor * sizes[name] for name, factor in self.terms)
 
-    def most(self, dims: Sequence[Dim]) -> int:
+    def max_size(self, dims: Sequence[Dim]) -> int:
         """Return the greatest extent in the ranges of dims."""
         factors = dict(self.terms)
         return self.at({dim.name: dim.high if factors.get(dim.name, 0) > 0 else dim.low for dim in dims})

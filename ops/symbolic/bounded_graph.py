@@ -40,7 +40,7 @@ from ..language import Instances
 from .bounded_program import Layouts, bounded_program
 from .computed_sizes import common_producers, take_in
 from .extrapolation import extrapolated_graph, graph_form
-from .least_sizes import check_least_sizes, check_room
+from .least_sizes import Ends, check_range
 from .unify import SizeDependence, SizeInput, Unifier
 
 
@@ -59,12 +59,7 @@ class BoundedGraph:
     counts: Mapping[str, str] = field(factory=dict)
 
 
-def bounded_graph(
-    graphs: Sequence[Graph],
-    samples: SizeSamples,
-    instances: Instances,
-    ends: Sequence[tuple[Mapping[str, int], Graph]] = (),
-) -> BoundedGraph:
+def bounded_graph(graphs: Sequence[Graph], samples: SizeSamples, instances: Instances, ends: Ends = ()) -> BoundedGraph:
     """Return the graph for all sizes of a range.
 
     `graphs` are those at the samples, `ends` those at the range's other ends.
@@ -85,7 +80,7 @@ class _Bounding:
     graphs: Sequence[Graph]
     samples: SizeSamples
     instances: Instances
-    ends: Sequence[tuple[Mapping[str, int], Graph]]
+    ends: Ends
     layouts: dict[str, Layouts] = field(factory=dict)
     types: dict[str, TensorType] = field(factory=dict)
     inputs: dict[str, SizeInput] = field(factory=dict)
@@ -109,9 +104,7 @@ class _Bounding:
                 self._node([graph.nodes[number] for graph in self.graphs])
             except SizeDependence as error:
                 raise self._error(first.nodes[number], error) from error
-        check_room(self.layouts, self.samples)
-        for sizes_there, graph in self.ends:
-            check_least_sizes(self.graphs, self.samples, self.layouts, sizes_there, graph, self.instances)
+        check_range(self.graphs, self.samples, self.layouts, self.ends, self.instances)
         sizes = {dim: source for dim, source in self.inputs.items() if source.tensor in self.used}
         scalars = {dim: source.tensor for dim, source in sizes.items()}
         inputs = (*first.inputs, *scalars.values())

@@ -1,6 +1,6 @@
 """Check of a graph at the least sizes of its dims.
 
-Extents are fitted to sizes near the greatest ones. `x[:3]` has three rows at all of them, and fewer where `x` is short:
+Extents are fitted to sizes near the greatest ones. `x[:3]` has three rows there, and fewer where `x` is short:
 its number of rows, the lesser of two sizes, is another affine extent there. Sizes of models are convex or concave, so
 extents that hold at both ends of a range hold between them.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -34,13 +34,15 @@ from ..language import Instances
 from .extrapolation import graph_form
 from .products import fit_products
 
+#: Graphs at the ends of a range.
+Ends: TypeAlias = Sequence[tuple[Mapping[str, int], Graph]]
 BEGIN_ABOVE = "begin the range of sizes above this one, or fix them with --shape (shapes= of cuts.build)"
 
 
 def graphs_at_least(
     samples: SizeSamples, least: Mapping[str, int], graph_at: Callable[[Mapping[str, int]], Graph]
 ) -> Iterator[tuple[Mapping[str, int], Graph]]:
-    """Yield a model's graphs at the ends of a range other than the greatest sizes.
+    """Yield the graphs at a range's ends but the greatest sizes.
 
     Where it has none for a size of 0, which many operations refuse, it is the graph at 1. Raises `GraphError` where it
     has none for the least sizes.
@@ -55,11 +57,30 @@ def graphs_at_least(
             yield raised, graph_at(raised)
 
 
-def check_room(layouts: Mapping[str, Sequence[DimLayout]], samples: SizeSamples) -> None:
-    """Raise `GraphError` where a value is larger at smaller sizes, as `12 - n`: memory is for the greatest ones."""
+def check_range(
+    graphs: Sequence[Graph],
+    samples: SizeSamples,
+    layouts: Mapping[str, Sequence[DimLayout]],
+    ends: Ends,
+    instances: Instances,
+) -> None:
+    """Raise `GraphError` where layouts do not hold for a range.
+
+    `graphs` are those at the samples, `ends` those at other ends of the range.
+    """
+    _check_room(layouts, samples)
+    for sizes, graph in ends:
+        _check_least_sizes(graphs, samples, layouts, sizes, graph, instances)
+
+
+def _check_room(layouts: Mapping[str, Sequence[DimLayout]], samples: SizeSamples) -> None:
+    """Raise `GraphError` where a value is larger at smaller sizes.
+
+    Memory has no room for `12 - n` elements but at the greatest n.
+    """
     for name, layout in layouts.items():
         for factor in (factor for dim in layout for factor in dim):
-            if (most := factor.extent.most(samples.dims)) > factor.capacity:
+            if (most := factor.extent.max_size(samples.dims)) > factor.capacity:
                 raise GraphError(
                     f"value {quote(name)}: expected at most {factor.capacity} of a dim, as at the greatest sizes, "
                     f"found {factor.extent}, which is up to {most} for {', '.join(map(str, samples.varying))}",
@@ -67,7 +88,7 @@ def check_room(layouts: Mapping[str, Sequence[DimLayout]], samples: SizeSamples)
                 )
 
 
-def check_least_sizes(
+def _check_least_sizes(
     graphs: Sequence[Graph],
     samples: SizeSamples,
     layouts: Mapping[str, Sequence[DimLayout]],
@@ -75,9 +96,9 @@ def check_least_sizes(
     least: Graph,
     instances: Instances,
 ) -> None:
-    """Raise `GraphError` where the graph at the least sizes, `least`, does not follow from those at the samples.
+    """Raise `GraphError` where the graph `least` does not follow.
 
-    Shapes follow from `layouts`, and programs have no further conditions: those that hold at all samples are left out.
+    Shapes follow from `layouts`, and programs have no more conditions than at the samples, where some always hold.
     A graph with other nodes, as at size 1, is compared by its results.
     """
     first, same = graphs[0], graph_form(least) == graph_form(graphs[-1])

@@ -1,4 +1,4 @@
-"""ONNX's node tests with a size that varies, against the same models at each size.
+"""ONNX's node tests with a size that varies, against each size.
 
 A model's inputs have one open size: a dim of one of them, or all dims that are equally long. Padding holds NaN, the
 greatest integer, or a value of the input where integers select elements.
@@ -29,7 +29,7 @@ Arrays: TypeAlias = Mapping[str, Any]
 
 
 def open_axes(arrays: Arrays) -> Iterator[Axes]:
-    """Yield the axes that may have one size: those of equal length, and each."""
+    """Yield axes of one size: those of equal length, and each."""
     lengths = {(name, axis): size for name, x in arrays.items() for axis, size in enumerate(x.shape) if size > 1}
     equal = [frozenset(place for place in lengths if lengths[place] == size) for size in lengths.values()]
     yield from dict.fromkeys([*equal, *(frozenset({place}) for place in lengths)])
@@ -58,7 +58,7 @@ def open_model(model: onnx.ModelProto, axes: Axes) -> onnx.ModelProto:
 
 
 def sized_fault(case: Any, axes: Axes) -> str | None:
-    """Return the first difference of a bounded graph from exact ones, or "".
+    """Return the first difference from exact graphs, or "".
 
     It is None where the size cannot vary.
     """

@@ -89,7 +89,7 @@ def _check(name: str, target: str) -> None:
 
 
 def test_the_first_of_computed_rows_are_refused() -> None:
-    """Fewer rows than three may be there, whose number is no affine extent."""
+    """Fewer than three rows may be there: no affine extent."""
     nodes = [_node("NonZero", "x", "p"), _node("Slice", "p begin end axis", "y")]
     numbers = [numpy_helper.from_array(np.array([n]), key) for key, n in {"begin": 0, "end": 3, "axis": 1}.items()]
     x, y = helper.make_tensor_value_info(*X), helper.make_value_info("y", onnx.TypeProto())

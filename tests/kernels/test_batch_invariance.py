@@ -122,7 +122,7 @@ def parts(cases: list[Case]) -> list[list[Case]]:
 
 
 def bench_at(cases: list[Case], batch: int) -> Bench:
-    """Return a graph of all cases, with the first rows of the largest batch."""
+    """Return all cases with the first rows of the largest batch."""
     pairs = [(grow(use, batch, which), which) for use, which in cases]
     bench, inputs = bench_of([use for use, _ in pairs]), dict[str, Any]()
     for n, (use, which) in enumerate(pairs):
@@ -139,7 +139,7 @@ def results(cases: list[Case], batch: int, target: Target) -> list[np.ndarray]:
 
 
 def sized_results(case: Case, most: int, target: Target) -> Iterator[tuple[int, list[np.ndarray]]]:
-    """Yield batches up to the greatest size, and their rows, by one plan."""
+    """Yield batches up to the greatest size with one plan's rows."""
     samples = size_samples((Dim("n", 1, most),), {"n": 1})
     spec = bench_at([case], most).spec
 
@@ -177,7 +177,7 @@ def test_long_rows_do_not_depend_on_batch(case: Case, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("case", LONG_SUMS, ids=lambda case: f"{case[0].op}-{case[0].types[0]}")
 def test_rows_of_sized_batches(case: Case, device: str) -> None:
-    """Buckets of any greatest size have the bits of plans for one size."""
+    """Buckets have the bits of plans for one size."""
     target = TARGET if device == "opencl" else with_policy(find_target(device), "batch-invariant")
     whole = results([case], max(BATCHES), target)
     for most in (4, max(BATCHES)):

@@ -154,7 +154,7 @@ def test_a_stride_over_any_size_is_one_error() -> None:
 
 
 #: Nodes on x[n, 8] with another form at n = 1: the error for n from 1, and whether n from 3 is right.
-SHORT = {
+SHORT_SIZE_CASES = {
     "a slice has fewer rows": (
         "slice", _attributes(starts=[0], ends=[3], axes=[0]), r"'v0' at n=1: expected \[3, 8\], .*, found \[1, 8\]"
     ),
@@ -167,10 +167,10 @@ SHORT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.parametrize("name", SHORT_SIZE_CASES)
 def test_short_sizes_of_another_form_are_refused(name: str) -> None:
     """The samples are near the greatest size, 40."""
-    op, attributes, message = SHORT[name]
+    op, attributes, message = SHORT_SIZE_CASES[name]
     graph = SizedGraph(X, [(op, ("x",), attributes)], ("v0",))
     with pytest.raises(GraphError, match=message):
         graph.graph_of_range((Dim("n", 1, 40),))
