@@ -173,6 +173,7 @@ if TYPE_CHECKING:
         attribute_of,
         attributes_key,
         fresh_name,
+        least_sizes,
         live_graph,
         needed_nodes,
         out_of_range,

@@ -97,12 +97,14 @@ class ScheduledPartition:
 class Launches:
     """Groups in execution order, those of one launch together.
 
-    `scheduled` has the schedules for shared launches, `places` the positions of the groups when they were formed.
+    `scheduled` has the schedules for shared launches, `places` the positions of the groups when they were formed,
+    `candidates` the schedules with which each launch was found legal.
     """
 
     scheduled: ScheduledPartition
     launches: Sequence[tuple[Group, ...]]
     places: Sequence[tuple[int, ...]]
+    candidates: Sequence[tuple[Candidate, ...]]
 
 
 @frozen(eq=False)

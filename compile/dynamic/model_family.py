@@ -23,7 +23,7 @@ from ...ir import (
     size_samples,
 )  # fmt: skip
 from ...ops.language import Instances
-from ...ops.symbolic import BoundedGraph, ComputedSizes, bounded_graph
+from ...ops.symbolic import BoundedGraph, ComputedSizes, bounded_graph, graphs_at_least
 from ..loading import ModelLike, Spec, is_torch_model, load_model
 from .shapes import Extents, ShapeRequest
 
@@ -79,7 +79,8 @@ class ModelFamily:
                 "cannot be one of several buckets",
                 hint="fix the sizes with --shape (shapes= of cuts.build)",
             )
-        return bounded_graph([self.at(each, rows) for each in samples.samples], samples, instances)
+        ends = tuple(graphs_at_least(samples, {d.name: d.low for d in samples.dims}, lambda each: self.at(each, rows)))
+        return bounded_graph([self.at(each, rows) for each in samples.samples], samples, instances, ends)
 
 
 def load_at_sizes(model: ModelLike, spec: Spec, request: ShapeRequest, args: Sequence[Any] = ()) -> Graph | ModelFamily:

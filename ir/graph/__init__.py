@@ -2,7 +2,7 @@
 
 from .attributes import Attribute, attribute_of, attributes_key
 from .checks import IndexCheck, IndexFault, out_of_range, tensor_words
-from .dims import Dim, DimFactor, DimLayout, SizeSamples, SymbolicExtent, size_samples
+from .dims import Dim, DimFactor, DimLayout, SizeSamples, SymbolicExtent, least_sizes, size_samples
 from .graph import (
     Array,
     FixedResult,

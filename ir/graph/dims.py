@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from attrs import frozen
@@ -58,6 +58,11 @@ class SymbolicExtent:
     def at(self, sizes: Mapping[str, int]) -> int:
         """Return the size for sizes of the dims."""
         return self.const + sum(factor * sizes[name] for name, factor in self.terms)
+
+    def max_size(self, dims: Sequence[Dim]) -> int:
+        """Return the greatest extent in the ranges of dims."""
+        factors = dict(self.terms)
+        return self.at({dim.name: dim.high if factors.get(dim.name, 0) > 0 else dim.low for dim in dims})
 
     def __str__(self) -> str:
         parts = [name if factor == 1 else f"{factor}*{name}" for name, factor in self.terms]
@@ -115,6 +120,16 @@ class SizeSamples:
         extent = SymbolicExtent(const, tuple(sorted(terms.items())))
         fits = all(extent.at(sizes) == value for sizes, value in zip(self.samples, values, strict=True))
         return extent if fits else None
+
+
+def least_sizes(samples: SizeSamples, least: Mapping[str, int]) -> tuple[Mapping[str, int], ...]:
+    """Return the ends of a range other than its greatest sizes.
+
+    All dims have their `least` sizes in the first one, and one dim has it in each other.
+    """
+    varying = {dim.name: least[dim.name] for dim in samples.varying}
+    found = [{**samples.capacity, **some} for some in (varying, *({name: size} for name, size in varying.items()))]
+    return tuple(at for n, at in enumerate(found) if at not in (*found[:n], *samples.samples))
 
 
 def size_samples(dims: tuple[Dim, ...], least: Mapping[str, int]) -> SizeSamples:

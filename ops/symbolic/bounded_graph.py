@@ -40,6 +40,7 @@ from ..language import Instances
 from .bounded_program import Layouts, bounded_program
 from .computed_sizes import common_producers, take_in
 from .extrapolation import extrapolated_graph, graph_form
+from .least_sizes import Ends, check_range
 from .unify import SizeDependence, SizeInput, Unifier
 
 
@@ -58,20 +59,20 @@ class BoundedGraph:
     counts: Mapping[str, str] = field(factory=dict)
 
 
-def bounded_graph(graphs: Sequence[Graph], samples: SizeSamples, instances: Instances) -> BoundedGraph:
+def bounded_graph(graphs: Sequence[Graph], samples: SizeSamples, instances: Instances, ends: Ends = ()) -> BoundedGraph:
     """Return the graph for all sizes of a range.
 
-    `graphs` are those at the samples.
+    `graphs` are those at the samples, `ends` those at the range's other ends.
 
     A model may have another form at its greatest size, where a slice of a table is all of it: the graph for that size
     then follows from the others.
 
-    Raises `GraphError` where the sizes change the graph otherwise than by affine extents.
+    Raises `GraphError` where the sizes change the graph otherwise than by affine extents, which grow with them.
     """
     forms = [graph_form(graph) for graph in graphs[:2]]
     if len(forms) == 2 and forms[0] != forms[1]:
         graphs = [extrapolated_graph(graphs[1:], samples, instances), *graphs[1:]]
-    return _Bounding(graphs, samples, instances).run()
+    return _Bounding(graphs, samples, instances, ends).run()
 
 
 @define
@@ -79,6 +80,7 @@ class _Bounding:
     graphs: Sequence[Graph]
     samples: SizeSamples
     instances: Instances
+    ends: Ends
     layouts: dict[str, Layouts] = field(factory=dict)
     types: dict[str, TensorType] = field(factory=dict)
     inputs: dict[str, SizeInput] = field(factory=dict)
@@ -102,6 +104,7 @@ class _Bounding:
                 self._node([graph.nodes[number] for graph in self.graphs])
             except SizeDependence as error:
                 raise self._error(first.nodes[number], error) from error
+        check_range(self.graphs, self.samples, self.layouts, self.ends, self.instances)
         sizes = {dim: source for dim, source in self.inputs.items() if source.tensor in self.used}
         scalars = {dim: source.tensor for dim, source in sizes.items()}
         inputs = (*first.inputs, *scalars.values())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from ...ir import Graph, verify_graph
+from collections.abc import Iterator
+
+from ...ir import Graph, VerifyError, quote, raise_all, verify_graph
 from ..context import CompileContext
-from ..results import Algorithms, Launches, LaunchKernels, Partition, ScheduledPartition, Statements
+from ..results import Algorithms, Launches, LaunchKernels, Partition, ScheduledPartition, Statements, kernel_key
 from .verify import verify_dfg, verify_groups, verify_kernel, verify_launches, verify_programs, verify_schedule
 
 
@@ -45,8 +47,21 @@ def verify_refined(result: ScheduledPartition, context: CompileContext) -> None:
 
 
 def verify_order(result: Launches, context: CompileContext) -> None:
-    """Verify the order of launches."""
+    """Verify the order of launches, and the schedules of shared ones."""
     verify_launches(result.launches, result.places, result.scheduled.partition.views)
+    raise_all([*_schedule_violations(result)])
+
+
+def _schedule_violations(result: Launches) -> Iterator[VerifyError]:
+    """Yield members of shared launches that are lowered with a schedule other than the launch's."""
+    chosen, views = result.scheduled.chosen, result.scheduled.partition.views
+    for launch, candidates in zip(result.launches, result.candidates, strict=True):
+        for group, candidate in zip(launch, candidates, strict=True) if len(launch) > 1 else ():
+            if chosen[kernel_key(group, views)].schedule != candidate.schedule:
+                units = ", ".join(map(quote, group.units))
+                yield VerifyError(
+                    f"units {units}: expected the schedule of their launch, found that of an equal kernel"
+                )
 
 
 def verify_blocks(result: LaunchKernels, context: CompileContext) -> None:

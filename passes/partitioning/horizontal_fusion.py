@@ -58,7 +58,7 @@ def fuse_horizontally(previous: ScheduledPartition, context: CompileContext) -> 
     keys = {n: kernel_key(group, views) for n, group in enumerate(groups)}
     launches = [Launch((group,), (previous.chosen[keys[n]],), (n,)) for n, group in enumerate(groups)]
     if record is not None and replay is not None and replay.complete:
-        return _launches(previous, _replay_launches(launches, record, views, target, executor), keys)
+        return _launches(previous, _replay_launches(launches, record, views, target, executor), keys, target)
     needs = dependencies(groups, views)
     held = set() if replay is None else {*replay.groups.values()}
     wanted, over = options.horizontal_fusion and options.mode == "mixed", _late(context.budget)
@@ -77,8 +77,7 @@ def fuse_horizontally(previous: ScheduledPartition, context: CompileContext) -> 
         launches = list(_faster_launches(packed, launches, context.costs, views))
     shared = [] if record is None or replay is None else [*_shared_members(launches, record, replay)]
     launches = _with_shared(launches, shared, needs, views, target, executor)
-    launches = with_one_schedule(launches, keys, lambda launch: is_launchable(launch, target))
-    return _launches(previous, launches, keys)
+    return _launches(previous, launches, keys, target)
 
 
 def _with_shared(
@@ -119,12 +118,16 @@ def _late(budget: Budget) -> Callable[[], bool]:
     return lambda: budget.overdue() and (budget.stopped or budget.elapsed > end)
 
 
-def _launches(previous: ScheduledPartition, launches: Sequence[Launch], keys: Mapping[int, Hashable]) -> Launches:
+def _launches(
+    previous: ScheduledPartition, launches: Sequence[Launch], keys: Mapping[int, Hashable], target: Target
+) -> Launches:
     """Return launches, which are in order, with the candidates of those that share one."""
+    launches = with_one_schedule(launches, keys, lambda launch: is_launchable(launch, target))
     several = [launch for launch in launches if len(launch.groups) > 1]
     taken = {keys[p]: c for launch in several for p, c in zip(launch.places, launch.candidates, strict=True)}
     scheduled = evolve(previous, chosen={**previous.chosen, **taken})
-    return Launches(scheduled, [launch.groups for launch in launches], [launch.places for launch in launches])
+    groups, places = [each.groups for each in launches], [each.places for each in launches]
+    return Launches(scheduled, groups, places, [each.candidates for each in launches])
 
 
 def _merge_all(

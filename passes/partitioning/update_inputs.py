@@ -41,7 +41,7 @@ def update_inputs(previous: Launches, context: CompileContext) -> Launches:
     graph = views.programs.graph
     present = {moved.storage(t).buffer for t in (*graph.inputs, *graph.constants)}
     placed: dict[tuple[str, ...], Group] = {}  # by outputs: both kernels of a split reduction have the same units
-    schedules: dict[Hashable, Candidate] = {}
+    schedules, used = dict[Hashable, Candidate](), dict[tuple[str, ...], Candidate]()
     known: dict[Hashable, Candidate | None] = {}
     writers = writers_of(views.programs)
     for launch in previous.launches:
@@ -56,11 +56,15 @@ def update_inputs(previous: Launches, context: CompileContext) -> Launches:
                     known[key] = _schedule(new, before, alone=alone, context=context)
                 better = known[key]
             placed[group.outputs] = kept if better is None else new
-            schedules[kernel_key(placed[group.outputs], moved)] = better or before
+            used[group.outputs] = better or before
         present |= _buffers([t for group in launch for t in group.outputs], moved)
     partition = evolve(partition, views=moved, groups=[placed[g.outputs] for g in partition.groups])
     launches = [tuple(placed[g.outputs] for g in launch) for launch in previous.launches]
-    return evolve(previous, scheduled=ScheduledPartition(partition, schedules), launches=launches)
+    candidates = [tuple(used[g.outputs] for g in launch) for launch in launches]
+    for launch in sorted(launches, key=len):  # of equal kernels, one of a shared launch determines the schedule
+        schedules |= {kernel_key(group, moved): used[group.outputs] for group in launch}
+    scheduled = ScheduledPartition(partition, schedules)
+    return evolve(previous, scheduled=scheduled, launches=launches, candidates=candidates)
 
 
 def _schedule(group: Group, before: Candidate, *, alone: bool, context: CompileContext) -> Candidate | None:

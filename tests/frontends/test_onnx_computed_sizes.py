@@ -88,6 +88,17 @@ def _check(name: str, target: str) -> None:
             np.testing.assert_allclose(found, want, 1e-5)
 
 
+def test_the_first_of_computed_rows_are_refused() -> None:
+    """Fewer than three rows may be there: no affine extent."""
+    nodes = [_node("NonZero", "x", "p"), _node("Slice", "p begin end axis", "y")]
+    numbers = [numpy_helper.from_array(np.array([n]), key) for key, n in {"begin": 0, "end": 3, "axis": 1}.items()]
+    x, y = helper.make_tensor_value_info(*X), helper.make_value_info("y", onnx.TypeProto())
+    graph = helper.make_graph(nodes, "first", [x], [y], numbers)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    with pytest.raises(cuts.ir.VocabularyError, match="NonZero"):
+        cuts.build(model, "reference")
+
+
 def test_a_model_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, folder, given = tmp_path / "m.onnx", tmp_path / "m.plan", tmp_path / "x.npz"
     onnx.save(_model("layers"), path)

@@ -23,6 +23,8 @@ onnx = pytest.importorskip("onnx")
 from cuts.frontends.onnx.backend_representation import ReferenceBackend  # onnx is optional
 from cuts.tests.amounts import NIGHTLY
 from cuts.tests.frontends.conformance import (
+    arrays_of,
+    case_of,
     cases,
     complaint,
     in_scope,
@@ -31,13 +33,17 @@ from cuts.tests.frontends.conformance import (
     run_together,
     scope,
 )
+from cuts.tests.frontends.sized_models import open_axes, sized_fault
 from cuts.tests.needs import needs_opencl
+from cuts.tests.tiers import part_of_the_day
 
 pytestmark = pytest.mark.long
 
 LEAST_IN_SCOPE = 1200
 #: Parts of the cases on kernels, each of other operations: the complete tier takes one.
 PARTS = 1 if NIGHTLY else 6
+#: Parts of the cases with a size that varies, each of a second.
+SIZED_PARTS = 512
 WHOLE_SWEEP = Path(__file__).with_name("golden") / "whole_conformance_sweep.txt"
 
 
@@ -54,6 +60,18 @@ def test_reference_passes_every_case_in_scope(announce: Callable[[str], None]) -
         f"({len(cases())} node tests)"
     )
     assert wrong == []
+
+
+@pytest.mark.parametrize("part", range(SIZED_PARTS))
+def test_sizes_that_vary(part: int) -> None:
+    """A run takes one part of the cases, another one each day."""
+    names = [case.name for case in in_scope()][part_of_the_day(part, SIZED_PARTS) :: SIZED_PARTS]
+    found = {
+        (name, *axes): sized_fault(case_of(name), axes)
+        for name in names
+        for axes in open_axes(arrays_of(case_of(name)))
+    }
+    assert not {each: fault for each, fault in found.items() if fault}
 
 
 @needs_opencl

@@ -12,6 +12,7 @@ from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
+from cuts.ir import VerifyError
 from cuts.ir.compiled import CompiledGraph, CompileOptions
 from cuts.ir.graph import Graph, Node
 from cuts.ir.schedule import Schedule, SegmentSchedule, TileDim
@@ -21,6 +22,7 @@ from cuts.passes.assemble import assemble_kernels
 from cuts.passes.context import CompileContext
 from cuts.passes.costs import AnalyticModel, LocalExecutor, Workload, launch_schedules
 from cuts.passes.costs.shared_launches import shared_launch_bound
+from cuts.passes.inspection import verify_order
 from cuts.passes.partitioning import horizontal_fusion
 from cuts.passes.partitioning.dependencies import levels
 from cuts.passes.partitioning.horizontal_fusion import (
@@ -30,6 +32,7 @@ from cuts.passes.partitioning.horizontal_fusion import (
 )
 from cuts.passes.partitioning.shared_launches import Launch, in_order, with_one_schedule
 from cuts.passes.pipeline import compile_graph, run_stages
+from cuts.passes.record_decisions import record_decisions
 from cuts.passes.schedule.selection.choose import Candidate, choose
 from cuts.runtime import make_plan
 from cuts.tests.amounts import examples
@@ -75,6 +78,10 @@ def recurrence(name: str, source: str) -> list[Any]:
 def compile_model(model: Graph, mode: str = "mixed", target: Any = GPU) -> CompiledGraph:
     """Compile a graph for a target."""
     return compile_graph(model, REGISTRY, target, CompileOptions(mode=mode), emit)  # type: ignore[arg-type]
+
+
+def planning_context(**more: Any) -> CompileContext:
+    return CompileContext(REGISTRY, GPU, CompileOptions(), emit, costs=AnalyticModel(GPU, LocalExecutor()), **more)
 
 
 def test_look_ups_of_26_tables_are_one_launch() -> None:
@@ -333,6 +340,27 @@ def test_equal_kernels_of_launches_have_one_schedule() -> None:
 
     assert widths(True) == [(64, 128, 128), (128, 128)]
     assert widths(False) == [(64,), (64,), (64,), (128, 128)]
+
+
+def test_recorded_launches_have_one_schedule() -> None:
+    """Two members have wider blocks than 22 equal ones."""
+    made = run_stages(tables(24, kinds=1), planning_context())
+    assert made is not None
+    record = record_decisions(made.launches, planning_context())
+    record = evolve(record, launches=((0, 1), tuple(range(2, 24))))
+    found = run_stages(tables(24, kinds=1), planning_context(record=record))
+    assert found is not None
+    assert [len(launch) for launch in found.launches.launches] == [2, 22]
+    assert len({c.schedule for launch in found.launches.candidates for c in launch}) == 1
+
+
+def test_two_schedules_of_a_kernel_break_the_order() -> None:
+    made = run_stages(tables(2, kinds=1), planning_context())
+    assert made is not None
+    ((first, second),) = made.launches.candidates
+    wide = evolve(second, schedule=choose(made.launches.launches[0][0].form, GPU, count=2)[1].schedule)
+    with pytest.raises(VerifyError, match="units 'n1': expected the schedule of their launch, found that of an equal"):
+        verify_order(evolve(made.launches, candidates=((first, wide),)), planning_context())
 
 
 def test_products_of_a_row_have_one_schedule() -> None:

@@ -6,6 +6,7 @@ do not change. The space of a GPU is drawn from, in OpenCL C.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,16 +14,19 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph
+from cuts.ir import Dim, Graph, size_samples
 from cuts.ir.compiled import CompileOptions
 from cuts.ir.errors import CutsError, UsageError
 from cuts.ir.machine import Target, check_policy, with_policy
 from cuts.ir.types import DType, TensorType
 from cuts.ops.reference import evaluate
+from cuts.ops.symbolic import bounded_graph, graphs_at_least
 from cuts.tests.amounts import NIGHTLY
 from cuts.tests.kernels.test_every_operation import FORWARD, TOGETHER
 from cuts.tests.needs import DEVICES
 from cuts.tests.operations import Use, uses
-from cuts.tests.operations_graph import bench_of
+from cuts.tests.operations_graph import Bench, bench_of
+from cuts.tests.ops.symbolic_graphs import padded_inputs, present
 
 pytestmark = pytest.mark.long
 BATCHES = (1, 3, 64)
@@ -117,16 +121,37 @@ def parts(cases: list[Case]) -> list[list[Case]]:
     return [cases[first : first + TOGETHER // 4] for first in range(0, len(cases), TOGETHER // 4)]
 
 
-def results(cases: list[Case], batch: int, target: Target) -> list[np.ndarray]:
-    """Compute the first rows of the largest batch."""
+def bench_at(cases: list[Case], batch: int) -> Bench:
+    """Return all cases with the first rows of the largest batch."""
     pairs = [(grow(use, batch, which), which) for use, which in cases]
     bench, inputs = bench_of([use for use, _ in pairs]), dict[str, Any]()
     for n, (use, which) in enumerate(pairs):
         every = first_rows(grow(use, max(BATCHES), which).values(), use, batch, which)
         inputs |= {f"{use.op} {n}.{name}": np.asarray(value) for name, value in every.items()}
-    typed = {name: value.astype(bench.inputs[name].dtype) for name, value in inputs.items()}
-    found = build_graph(bench.graph, bench.spec, target, CompileOptions()).run(typed)
+    return evolve(bench, inputs={name: value.astype(bench.inputs[name].dtype) for name, value in inputs.items()})
+
+
+def results(cases: list[Case], batch: int, target: Target) -> list[np.ndarray]:
+    """Compute the first rows of the largest batch."""
+    bench = bench_at(cases, batch)
+    found = build_graph(bench.graph, bench.spec, target, CompileOptions()).run(bench.inputs)
     return [found[name] for name in bench.graph.outputs]
+
+
+def sized_results(case: Case, most: int, target: Target) -> Iterator[tuple[int, list[np.ndarray]]]:
+    """Yield batches up to the greatest size with one plan's rows."""
+    samples = size_samples((Dim("n", 1, most),), {"n": 1})
+    spec = bench_at([case], most).spec
+
+    def graph_at(sizes: Mapping[str, int]) -> Graph:
+        return bench_of([grow(case[0], sizes["n"], case[1])]).graph
+
+    ends = list(graphs_at_least(samples, {"n": 1}, graph_at))
+    bounded = bounded_graph([graph_at(each) for each in samples.samples], samples, spec.instances, ends)
+    plan = build_graph(bounded.graph, spec, target, CompileOptions())
+    for batch in (each for each in BATCHES if each <= most):
+        found = plan.run(padded_inputs(bounded, bench_at([case], batch).inputs, {"n": batch}))
+        yield batch, [present(bounded, name, found[name], {"n": batch}) for name in bounded.graph.outputs]
 
 
 def check(cases: list[Case], device: str) -> None:
@@ -147,6 +172,18 @@ def test_rows_do_not_depend_on_batch(cases: list[Case], device: str) -> None:
 @pytest.mark.parametrize("case", LONG_SUMS, ids=lambda case: f"{case[0].op}-{case[0].types[0]}")
 def test_long_rows_do_not_depend_on_batch(case: Case, device: str) -> None:
     check([case], device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("case", LONG_SUMS, ids=lambda case: f"{case[0].op}-{case[0].types[0]}")
+def test_rows_of_sized_batches(case: Case, device: str) -> None:
+    """Buckets have the bits of plans for one size."""
+    target = TARGET if device == "opencl" else with_policy(find_target(device), "batch-invariant")
+    whole = results([case], max(BATCHES), target)
+    for most in (4, max(BATCHES)):
+        for batch, found in sized_results(case, most, target):
+            for one, every in zip(found, whole, strict=True):
+                assert one.tobytes() == every[:batch].tobytes()
 
 
 def test_orders_that_are_unknown_are_refused() -> None:

@@ -12,7 +12,7 @@ from cuts.frontends import infer_types
 from cuts.ir import Array, Dim, DType, Graph, Node, TensorType, size_samples
 from cuts.numerics import run_reference
 from cuts.ops import Registry
-from cuts.ops.symbolic import BoundedGraph, bounded_graph
+from cuts.ops.symbolic import BoundedGraph, bounded_graph, graphs_at_least
 from hypothesis import strategies as st
 
 Sizes = Mapping[str, int]
@@ -44,8 +44,10 @@ class SizedGraph:
 
     def graph_of_range(self, dims: tuple[Dim, ...]) -> BoundedGraph:
         """Return the graph for all sizes of the dims."""
-        samples = size_samples(dims, {dim.name: dim.low for dim in dims})
-        return bounded_graph([self.at(sizes) for sizes in samples.samples], samples, REGISTRY.instances)
+        least = {dim.name: dim.low for dim in dims}
+        samples = size_samples(dims, least)
+        ends = list(graphs_at_least(samples, least, self.at))
+        return bounded_graph([self.at(sizes) for sizes in samples.samples], samples, REGISTRY.instances, ends)
 
     def random_inputs(self, sizes: Sizes, seed: int = 0) -> dict[str, Array]:
         """Return inputs of the shapes at sizes."""
@@ -58,7 +60,8 @@ def padded_inputs(bounded: BoundedGraph, arrays: Mapping[str, Array], sizes: Siz
     """Return inputs padded by NaN, and the scalars of the sizes."""
     found: dict[str, Array] = {}
     for name, array in arrays.items():
-        found[name] = np.full(bounded.graph.types[name].shape, np.nan, array.dtype)
+        padding = 0 if array.dtype.kind in "biu" else np.nan
+        found[name] = np.full(bounded.graph.types[name].shape, padding, array.dtype)
         found[name][tuple(slice(0, n) for n in array.shape)] = array
     return found | {s.tensor: np.array(sizes[dim] - s.low, np.int32) for dim, s in bounded.sizes.items()}
 

@@ -153,6 +153,37 @@ def test_a_stride_over_any_size_is_one_error() -> None:
         graph.graph_of_range((Dim("n", 1, 7),))
 
 
+#: Nodes on x[n, 8] with another form at n = 1: the error for n from 1, and whether n from 3 is right.
+SHORT_SIZE_CASES = {
+    "a slice has fewer rows": (
+        "slice", _attributes(starts=[0], ends=[3], axes=[0]), r"'v0' at n=1: expected \[3, 8\], .*, found \[1, 8\]"
+    ),
+    "rows are added": (
+        "pad", lambda s: {"pads": [0, 0, 2 - s["n"], 0]}, r"'n0' \(pad\): number of conditions at n=1: expected 0"
+    ),
+    "a number differs": (
+        "leaky_relu", lambda s: {"alpha": 0.1 if s["n"] > 2 else 0.2}, "'n0': attribute 'alpha' at n=1: expected 0.1"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHORT_SIZE_CASES)
+def test_short_sizes_of_another_form_are_refused(name: str) -> None:
+    """The samples are near the greatest size, 40."""
+    op, attributes, message = SHORT_SIZE_CASES[name]
+    graph = SizedGraph(X, [(op, ("x",), attributes)], ("v0",))
+    with pytest.raises(GraphError, match=message):
+        graph.graph_of_range((Dim("n", 1, 40),))
+    check_sizes(graph, (Dim("n", 3, 40),), [{"n": n} for n in (3, 4, 17, 40)])
+
+
+def test_sizes_that_shrink_are_refused() -> None:
+    """Memory is for the greatest size of n."""
+    graph = SizedGraph({"x": (1, 1, 12), "w": (1, 1, "n")}, [("conv", ("x", "w"), _attributes())], ("v0",))
+    with pytest.raises(GraphError, match=r"'v0': expected at most 6 of a dim, .* which is up to 12 for n in 1..7"):
+        graph.graph_of_range(N)
+
+
 def test_samples_fit_affine_extents_only() -> None:
     samples = size_samples(BOTH, {"n": 1, "m": 1})
     assert samples.fit(tuple(2 * s["n"] - s["m"] + 3 for s in samples.samples)) == SymbolicExtent(

@@ -15,7 +15,7 @@ import torch
 from attrs import evolve
 
 from ....ir import CutsError, DimLayout, SizeSamples, SymbolicExtent, size_samples
-from ....ops.symbolic import ComputedSizes, bounded_graph
+from ....ops.symbolic import ComputedSizes, bounded_graph, graphs_at_least
 from ..calls import map_nodes
 from ..captured_graph import CapturedGraph
 from ..dispatch import results
@@ -38,10 +38,16 @@ def compile_computed(graph: torch.fx.Graph, compile_captured: CompileCaptured) -
         return None
     graph, given = _without_inputs(graph)
     dims = computed_dims(graph, lambda part, computed: graph_of_nodes(part, computed=computed))
-    samples, bounds = size_samples(dims, {dim.name: 0 for dim in dims}), {dim.name: dim.high for dim in dims}
-    found = [graph_of_nodes(graph, computed=ComputedSizes(sizes, bounds)) for sizes in samples.samples]
+    least, bounds = {dim.name: 0 for dim in dims}, {dim.name: dim.high for dim in dims}
+    samples = size_samples(dims, least)
+
+    def captured_at(sizes: Mapping[str, int]) -> CapturedGraph:
+        return graph_of_nodes(graph, computed=ComputedSizes(sizes, bounds))
+
+    found = [captured_at(sizes) for sizes in samples.samples]
+    ends = tuple(graphs_at_least(samples, least, lambda sizes: captured_at(sizes).graph))
     first = found[0]
-    bounded = bounded_graph([each.graph for each in found], samples, first.registry.instances)
+    bounded = bounded_graph([each.graph for each in found], samples, first.registry.instances, ends)
     forms: list[_Form] = []
     for number, (name, node) in enumerate(zip(first.results, results(graph), strict=True)):
         values = tuple(each.results[number] for each in found)
