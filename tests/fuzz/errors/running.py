@@ -40,7 +40,9 @@ def compile_many(seed: int, numbers: Sequence[int], limit: float) -> Iterator[tu
 
 def execute_graph(graph: Graph, seed: int) -> str:
     """Return an OpenCL result's difference from the reference; empty without one."""
-    (outcome,) = Bench("opencl").check(graph, seed, ("fused",))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CutsWarning)  # results without elements are meant
+        (outcome,) = Bench("opencl").check(graph, seed, ("fused",))
     return "" if outcome.ill else "; ".join(outcome.wrong)
 
 
