@@ -164,7 +164,7 @@ class _Walk:
             if isinstance(item, Loop):
                 before = -1
                 for step in _walked_steps(item.var.extent if item.until is None else self.steps[item.until]):
-                    # Groups of iterations in between are complete: there are no more than waits tell apart.
+                    # Groups of the iterations in between are complete; no wait leaves more of them pending.
                     self.groups += [[]] * min((step - before - 1) * _commits(item.body), self.most_pending)
                     self.steps[item.var] = before = step
                     self.items(item.body)

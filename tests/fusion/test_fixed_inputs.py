@@ -82,7 +82,7 @@ def test_small_results_of_kernels_arewarm_inputs() -> None:
 
 
 def test_weights_of_what_cancels_are_no_inputs() -> None:
-    """A group loses a weight where the sum of its windows is zero."""
+    """Windows whose sum is zero need no weight."""
     make = GraphMaker(0)
     x = make.input((4, 1, 3, 17))
     nothing = make.node("sub", x, x)

@@ -71,7 +71,7 @@ def test_large_constants_stay() -> None:
 
 
 def test_indices_stay_in_their_order() -> None:
-    """An attribute without effect can be left out in any order of a square."""
+    """Attributes without effect can be left out in any order."""
     build = GraphBuilder(0)
     x, updates = build.input((4, 4, 7)), build.input((2, 2, 1))
     places = build.constant((2, 2, 1))
