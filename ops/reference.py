@@ -146,6 +146,17 @@ def evaluate_graph(
     return {name: values[name] for name in graph.outputs}
 
 
+def _check_single_arrivals(target: str, places: Values, values: Values) -> None:
+    """Raise `GraphError` where different values arrive at one element."""
+    order = np.argsort(places, kind="stable")
+    again = np.flatnonzero((np.diff(places[order]) == 0) & (np.diff(values[order]) != 0))
+    if again.size:
+        raise GraphError(
+            f"'{target}': two values arrive at element {places[order][again[0]]}, expected one",
+            hint="correct the integers that the model is given",
+        )
+
+
 class _Run:
     """Evaluation of one statement."""
 
@@ -194,6 +205,8 @@ class _Run:
             if statement.into:
                 everything = np.broadcast_arrays(where, part, True if arrives is None else arrives)
                 found, part, kept = (np.asarray(a).reshape(-1) for a in everything)
+                if self.checked and statement.into == ONE_ARRIVAL:
+                    _check_single_arrivals(statement.target, found[kept], part[kept])
                 COMBINERS[statement.into].arrive(flat, found[kept], part[kept])
                 flat += self._order(flat, found[kept], part[kept])
                 continue

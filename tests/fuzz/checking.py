@@ -123,12 +123,12 @@ class Bench:
 
     def check(self, graph: Graph, seed: int = 0, ways: Sequence[str] = WAYS) -> tuple[Outcome, ...]:
         """Compute a graph in some ways and compare; raise the compiler's errors."""
-        inputs, expected = self._draw_inputs(graph, seed)
+        inputs, expected = self.draw_inputs(graph, seed)
         return tuple(
             (self._interpret if w == WAYS[0] else self._launch)(w, graph, seed, inputs, expected) for w in ways
         )
 
-    def _draw_inputs(self, graph: Graph, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    def draw_inputs(self, graph: Graph, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return inputs and the graph's results; integers are arbitrary, or valid indices where they index."""
         rng = np.random.default_rng(seed)
         inputs = {name: numbers(rng, graph.types[name].dtype, graph.types[name].shape) for name in graph.inputs}
