@@ -129,7 +129,10 @@ class Bench:
         )
 
     def draw_inputs(self, graph: Graph, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return inputs and the graph's results; integers are arbitrary, or valid indices where they index."""
+        """Return inputs and the graph's results.
+
+        Integers are arbitrary, or valid indices where they index.
+        """
         rng = np.random.default_rng(seed)
         inputs = {name: numbers(rng, graph.types[name].dtype, graph.types[name].shape) for name in graph.inputs}
         try:

@@ -42,8 +42,8 @@ def compile_many(seed: int, numbers: Sequence[int], limit: float) -> Iterator[tu
 def execute_graph(graph: Graph, seed: int) -> str:
     """Return an OpenCL result's difference from the reference.
 
-    It is empty without one, where random integers are no indices, and where what is not finite is lost: sums of windows
-    leave elements out that they multiply by zero.
+    It is empty without one, where random integers are no indices, and where the reference is not finite: sums of
+    windows leave elements out that they multiply by zero.
     """
     bench = Bench("opencl")
     try:
