@@ -20,6 +20,7 @@ class Sweeper:
 
     def __init__(self) -> None:
         os.nice(5)
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # the fork server hides GPUs from its forks
         self.registry = Registry.builtin()
 
     def batch(self, target: str, seed: int, number: int, sets: int, alone: int = -1) -> dict[str, Any]:
